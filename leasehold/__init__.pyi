@@ -150,7 +150,7 @@ from leasehold.service.telemetry.logs import configure as configure_logging
 
 __version__: str
 
-# Type checkers hide names that are not those of their modules, unless they stand here.
+# Type checkers hide a name that differs from the one in its module, unless it is listed here.
 __all__ = [
     "FEED_INTERFACE",
     "MarkerSearch",

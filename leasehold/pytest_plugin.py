@@ -1,6 +1,6 @@
 """The pytest plug-in: each case in a file `*.cases.yaml` is a test (docs/testing.md).
 
-It imports pytest alone, until pytest collects such a file.
+It imports only pytest until pytest collects such a file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CaseItem(pytest.Item):
 
         try:
             problems = workshop.check(self)
-        except (PipelineError, ServiceError) as error:  # Spark or PostgreSQL do not start
+        except (PipelineError, ServiceError) as error:  # Spark or PostgreSQL does not start
             problems = [str(error)]
         if problems:
             raise CaseFailed("\n".join(problems))
@@ -94,7 +94,7 @@ class CaseItem(pytest.Item):
 
 
 class _Workshop:
-    """One event loop for all cases of a session, and one Spark for those that follow each other on the same settings."""
+    """One event loop for all cases of a session, and one Spark for successive cases with the same settings."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._kills = bool(config.getoption("--leasehold-kill"))
@@ -141,7 +141,7 @@ class _Workshop:
             await self._stop_spark()
             os.environ.setdefault(*QUICK_JAVA)
             self._engine = spark, spark.make()
-            self._engine[1].use()  # until it is released, whatever the transforms of a file do
+            self._engine[1].use()  # so that it lasts until it is released, whatever the transforms of a file do
         if item.folder != self._folder:
             search_in(item.folder)
             self._folder = item.folder
@@ -163,7 +163,7 @@ class _Workshop:
 
 
 def _hidden_modules(item: CaseItem) -> Iterator[str]:
-    """Modules of the case that are not its own, because one process imports one module of a name."""
+    """Problems of modules that the case would not get, because a process imports only one module of each name."""
     from leasehold.service.cases.modules import shadowed
 
     (settings,) = (each for each in item.settings.pipelines if each.name == item.placed.pipeline)

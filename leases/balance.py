@@ -26,9 +26,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A computation that yields after each of its steps, so that its caller can do something else in between."""
 STEP_MAX = 5000
-"""How many leases, or pairs of a pipeline and a host, a step considers. This takes some milliseconds."""
+"""How many leases, or pairs of a pipeline and a host, one step considers. This takes a few milliseconds."""
 Held = Mapping[str, Counter[str | None]]
-"""By pipeline and holder, how many leases; None holds those that are free."""
+"""pipeline -> holder -> how many leases; those of the holder None are free."""
 Kept = tuple[str, str]
 """A host and a pipeline whose leases it keeps."""
 
@@ -57,7 +57,7 @@ class Peer:
 
     @property
     def keeps(self) -> frozenset[Kept]:
-        """Whose leases no other host requests: the owner would not see it."""
+        """What it keeps while it is blind: no other host requests these leases, because it would not see the request."""
         return frozenset((self.name, pipeline) for pipeline in self.pipelines) if self.is_blind else frozenset()
 
 
@@ -84,7 +84,7 @@ def plan_in_steps(
     passed: Collection[LeaseKey] = (),
     benched: Collection[str] = (),
 ) -> Steps[Plan]:
-    """What `me` should do now. For 100,000 leases and 100 hosts, that takes a tenth of a second.
+    """What `me` should do now. For 100,000 leases and 100 hosts, this takes a tenth of a second.
 
     - leases: all of the group, including closed ones.
     - peers: the live hosts, including `me`.
@@ -94,9 +94,9 @@ def plan_in_steps(
     - overdue: leases that `me` requested long ago and may now steal.
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
     - last: leases that just failed on `me`, which it prefers to leave to other hosts.
-    - passed: leases that the intended hosts did not take in time: any host may.
-    - benched: hosts for which nothing is left to take, as they let leases pass. Requests do not depend on them, because hosts
-      differ in whom they have seen do so: two of them would request leases of each other without end.
+    - passed: leases that the intended hosts did not take in time, so any host may take them.
+    - benched: hosts to which this plan assigns no more leases that can be taken, because they let leases pass. Requests do
+      not depend on this: hosts differ in whom they saw let leases pass, and two would request leases of each other for ever.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining and (peer.name == me or not peer.is_blind)}
@@ -182,7 +182,7 @@ class _Turn:
         self._considered = 0
 
     def is_over(self, count: int) -> bool:
-        """Whether it is time for the next step, before so many more are considered."""
+        """Whether the next step begins now, before `count` more are considered."""
         self._considered += count
         if self._considered <= STEP_MAX:
             return False
@@ -192,11 +192,11 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What all hosts that see the same conclude alike: who has which lease, and how many each host should have.
+    """What all hosts conclude from the same documents: who has which lease, and how many each host should have.
 
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
-    - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
-    - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
+    - moving: the leases whose `holder` is not their owner, and that holder.
+    - shares: by pipeline and host. shares_of_free, shares_of_expired: the same among the hosts that may take such leases.
     - kept: the hosts and pipelines whose leases are in no share.
     """
 
@@ -215,7 +215,7 @@ class Distribution:
     def surplus(
         self, pipeline: str, held: Mapping[str | None, int], but: Collection[LeaseKey]
     ) -> list[Sequence[LeaseKey]]:
-        """By owner, the leases that it has above its share, in an order all hosts agree on. but: those that do not count."""
+        """By owner, the leases that it has above its share, in an order all hosts agree on. but: leases that do not count."""
         shares = self.shares[pipeline]
         above = {
             name: count - shares.get(name, 0)
@@ -240,7 +240,7 @@ def distribution_of(
 ) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
-    benched: those that get no more than they have of what is free or expired. kept: see Distribution.
+    benched: those to which no more free or expired leases are assigned. kept: see Distribution.
     """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
@@ -264,13 +264,13 @@ def distribution_of(
         able, seeing = _capped(able, held, benched), _capped(seeing, held, benched)
         shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     unseeing = able.keys() - seeing.keys()
-    if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
+    if expired and unseeing:  # they would leave expired leases alone, and request their part of them later
         shares_of_expired = yield from shares_of(seeing, _held_by_others(pooled, lambda name, _: name in unseeing))
     return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired, kept)
 
 
 def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Mapping[str, Peer]:
-    """The peers; those of these names may hold no more than they have."""
+    """The peers, but those with these names may hold no more than they have."""
     most = {name: sum(counts[name] for counts in held.values()) for name in names}
     return {
         name: replace(peer, leases_max=min(most[name], most[name] if peer.leases_max is None else peer.leases_max))
@@ -283,7 +283,7 @@ def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Ma
 def _moving(
     leases: Iterable[Lease], able: Mapping[str, Peer], seeing: Mapping[str, Peer], expired: Collection[LeaseKey]
 ) -> dict[LeaseKey, str | None]:
-    """The leases that their owner does not hold, and who does."""
+    """The leases whose holder is not their owner, and that holder."""
     moving: dict[LeaseKey, str | None] = {}
     for lease in [each for each in leases if each.handoff_to is not None or (expired and each.key in expired)]:
         is_expired = lease.key in expired
@@ -312,8 +312,8 @@ def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -
     """The order in which `me` creates the leases of a new pipeline, as (number of hosts whose turn comes first,
     partition).
 
-    Hosts that start together each come first for different partitions. Hosts that do not know each other yet start at
-    different partitions.
+    Among hosts that know each other, each has the first turn for other partitions. Hosts that do not know each other yet
+    start at different partitions.
     """
     mine, others = _hashed(me), [_hashed(host) for host in {*hosts} - {me}]
 
@@ -371,8 +371,8 @@ def _shared(
     totals: Mapping[str, int],
     held: Mapping[str | None, int],
 ) -> dict[str, int]:
-    """By host, its share of `size` leases. hosts: in name order. room: of those that have a limit. totals: their shares so
-    far.
+    """By host, its share of `size` leases. hosts: in name order. room: how many more each host with a limit may get. totals:
+    each host's shares so far.
     """
     each, odd = divmod(size, max(1, len(hosts)))
     full: dict[str, int] = {}
@@ -382,7 +382,7 @@ def _shared(
         each = min((share for name, share in even.items() if share < full[name]), default=0)
     elif not odd:
         return dict.fromkeys(hosts, each)
-    # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
+    # Only what a host has above `each` counts. If all its leases counted, the order would depend on who takes leases first.
     most = max(held.values(), default=0)
     rank = {name: totals[name] * (most + 1) + min(0, each - held.get(name, 0)) for name in hosts}
     ranked = sorted(hosts, key=rank.__getitem__)
@@ -410,7 +410,7 @@ def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict
 def _picked(
     free: Sequence[Lease], need: int, assigned: Collection[LeaseKey], rng: random.Random, last: Collection[LeaseKey]
 ) -> list[LeaseKey]:
-    """Those assigned to this host first, then available leases before expired ones, whose owner might still be processing."""
+    """The leases assigned to this host first, and available ones before expired ones, whose owner may still process them."""
     ordered = rng.sample(free, len(free))
     ordered.sort(key=lambda lease: (lease.key in last, lease.key not in assigned, lease.owner is not None))
     return [lease.key for lease in ordered[:need]]
@@ -419,7 +419,7 @@ def _picked(
 def _assigned(
     free: Iterable[Lease], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
 ) -> frozenset[LeaseKey]:
-    """The free leases that `me` takes if all hosts see the same: no two of them then try for one lease."""
+    """The free leases that are for `me`. If all hosts see the same leases, no two of them try to take the same one."""
     ordered = sorted(free, key=lambda lease: (lease.owner is not None, lease.partition))
     return frozenset(lease.key for lease, taker in zip(ordered, _lacking(shares, held), strict=False) if taker == me)
 
@@ -434,12 +434,12 @@ def _asked(
     surplus: Iterable[Sequence[LeaseKey]], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
 ) -> list[LeaseKey]:
     """The leases that `me` receives when hosts above their share give to hosts below theirs, in an order all hosts
-    agree on. surplus: by owner, those that it gives.
+    agree on. surplus: by owner, the leases that it gives.
     """
     return [key for key, taker in zip(_interleaved(surplus), _lacking(shares, held), strict=False) if taker == me]
 
 
-def _interleaved(lists: Iterable[Sequence[object]]) -> list:  # type: ignore[type-arg]  # of what it was given
+def _interleaved(lists: Iterable[Sequence[object]]) -> list:  # type: ignore[type-arg]  # a list of the same items
     return [item for row in zip_longest(*lists) for item in row if item is not None]
 
 

@@ -1,4 +1,4 @@
-"""The bell: rung by a process that changed leases or orders and runs no host. Hosts then read both."""
+"""The bell: a process without a host rings it after it has changed leases or orders. Hosts then read both."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Bell:
         self._is_rung = False
 
     def ring(self) -> None:
-        """Leases or orders have changed since the last `write`."""
+        """Note that leases or orders have changed: the next `write` shows it."""
         self._is_rung = True
 
     async def write(self) -> None:
         """Change the bell's document, if it was rung.
 
-        After a conflict another process has changed the document since, and hosts see that. Raises StoreUnavailable,
-        StoreAmbiguous.
+        A conflict raises nothing: another process has changed the document meanwhile, and hosts see that change. Raises
+        StoreUnavailable, StoreAmbiguous, and StoreMissing if the document was deleted before each of WRITES_MAX writes.
         """
         if not self._is_rung:
             return
@@ -65,7 +65,7 @@ def _body(ring: int) -> str:
 
 
 def _ring_in(stored: Stored) -> int:
-    """0 if the document is unreadable: it is replaced."""
+    """The ring in the document; 0 if it is unreadable, because it is replaced then."""
     try:
         fields = Fields.parse(stored.id, stored.body)
         fields.version(VERSION)

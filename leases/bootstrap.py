@@ -74,10 +74,10 @@ class Identity:
 class Info:
     """The pipeline's bootstrap document. `complete`: the first round of leases has been created, except for `pending`.
 
-    pending: partitions of the first round whose start is not known yet. Others that have no lease are new.
+    pending: partitions of the first round whose start is not known yet. Other partitions without a lease are new.
     unused: no lease has been created yet, so the name may pass to another feed or sink. The first lease is created after a
-    compare-and-swap that clears it. pipeline: its name, if it is stored; some containers find the document
-    by its leases, whatever the pipeline is called.
+    compare-and-swap that clears this mark. pipeline: the name, if it is stored: some containers find the document by the
+    ids of the leases, whatever the pipeline is called.
     """
 
     identity: Identity
@@ -235,7 +235,7 @@ class Bootstrap:
 
         A callback that raises Undecided delays only its own partition.
 
-        - partitions: the fields of a `Partition` each; those of the last call are compared with them.
+        - partitions: each as the fields of a `Partition`, which are compared with those of the last call.
         - standing_of: None if the sink holds no positions or does not report them.
         - hosts: the hosts that may also create leases of this pipeline.
         """
@@ -244,7 +244,7 @@ class Bootstrap:
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
         found = (tuple(partitions), scan.lineage.get(self._pipeline), unreadable)
         if found != self._rested_on:
-            leases = dict(leases)  # the audit adds those that it puts back
+            leases = dict(leases)  # the audit adds the leases that it puts back
             self._audit = await self._audit_leases(
                 [Partition(*each) for each in partitions],
                 leases,
@@ -283,7 +283,7 @@ class Bootstrap:
             if await self._keeper.create(lease):
                 created.append(lease.partition)
                 notes.append(put_back(lease))
-                self._info_seen_at = -inf  # all of them may have been deleted with this one
+                self._info_seen_at = -inf  # all documents may have been deleted with this one
         stuck = waiting(partitions, leases, unreadable)
         born = [
             *children_due(partitions, leases, unreadable),
@@ -335,7 +335,7 @@ class Bootstrap:
         )
 
     async def _find_open(self, parents: Sequence[str]) -> str | None:
-        """One of them that is not closed now: since the scan, an operator may have reset it, or a host may have put it back.
+        """A parent that is not closed now: since the scan, an operator may have reset it, or a host may have put it back.
 
         Raises StoreUnavailable.
         """
@@ -353,7 +353,7 @@ class Bootstrap:
         """The leases that this host creates now.
 
         Hosts that start together divide the first round. If one of them does not finish its share for a while, the next
-        one does.
+        host creates the rest.
         """
         self._due_since = {each.partition: self._due_since.get(each.partition, scan.started) for each in born}
         if self._is_complete:
@@ -438,7 +438,7 @@ class Bootstrap:
         self._is_complete, self._pending = True, frozenset(found.pending)
 
     async def _settle(self, without_lease: Collection[str]) -> None:
-        """Pending partitions that have leases now, or are gone, are no longer of the first round."""
+        """Remove from `pending` the partitions that have leases now, or that no longer exist."""
         left = self._pending.intersection(without_lease)
         if left == self._pending:
             return
@@ -463,8 +463,8 @@ class Bootstrap:
         """Why these leases are not this pipeline's. A sink knows positions by the pipeline's name: a new name would lose them."""
         if recorded.pipeline not in (None, self._pipeline):
             return (
-                f"the leases of pipeline '{self._pipeline}' belong to a pipeline called '{recorded.pipeline}': name it so again,"
-                " or give it a `processor_name` of its own and import them from there (docs/migration.md, Under another prefix)"
+                f"the leases of pipeline '{self._pipeline}' belong to a pipeline called '{recorded.pipeline}': give it that name"
+                " again, or a `processor_name` of its own and import leases from there (docs/migration.md, Under another prefix)"
             )
         for what in ("feed", "sink"):
             theirs, ours = getattr(recorded.identity, what), getattr(self._identity, what)

@@ -51,7 +51,7 @@ def lease_id(pipeline: str, partition: str) -> str:
     ID_CHARACTERS_MAX characters.
     """
     name = quote(partition, safe="").replace("~", "%7E")
-    if name in (".", ".."):  # where ids become URLs or paths, these would be walked
+    if name in (".", ".."):  # in URLs and paths, these have a meaning
         name = name.replace(".", "%2E")
     whole = lease_prefix(pipeline) + name
     if len(whole) < ID_CHARACTERS_MAX:
@@ -98,7 +98,7 @@ def encode_lease(lease: Lease) -> str:
     try:
         if lease.unknown:
             decode_lease(stored_under, body)
-        else:  # JSON changes nothing in texts, numbers and flags: they need not be parsed to be judged
+        else:  # JSON changes nothing in texts, numbers and flags: they need not be parsed to be checked
             _check_size(stored_under, body, BODY_BYTES_MAX)
             _lease_of(Fields(stored_under, fields))
     except InvalidDocument as error:
@@ -129,7 +129,7 @@ def input_error_text(error: InvalidDocument) -> str:
 
 
 def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDocument:
-    """Advice for a lease's document. It may hold the only position, which deleting it could lose."""
+    """The error with advice for a lease's document: it may hold the only position, which a deletion could lose."""
     text = str(error)
     for remedy in _REMEDIES:
         text = text.removesuffix(remedy)

@@ -36,14 +36,14 @@ from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Lease
 
 FIELD = "leasehold"
-"""The field that holds our values in their document."""
+"""The field of .NET's document that holds our values."""
 FIELD_VERSION = 1
 DOCUMENT = "document"
 """In `Lease.unknown`: the rest of the document (`fields`), and the tick that its `timestamp` represents."""
 FOREIGN = "foreign"
 """The incarnation of an owner without one: a .NET or Java host, or a name that was written by hand."""
 GENERATION = "leaseholdGeneration"
-"""The key in `properties`, if the generation is not 0."""
+"""The key of the generation in `properties`, if that is not 0."""
 INCREMENTAL = "Incremental Feed"
 FULL_FIDELITY = "Full-Fidelity Feed"
 
@@ -71,7 +71,7 @@ _ABSENT: Mapping[str, object] = MappingProxyType(
         "children": [],
     }
 )
-"""The values of fields of ours that are omitted, as most are."""
+"""The values of our fields that are omitted, as most of them are."""
 
 
 def lease_prefix(processor: str, endpoint_host: str, database_rid: str, container_rid: str) -> str:
@@ -153,8 +153,8 @@ def decode(
 def encode(lease: Lease, *, prefix: str, now: datetime, mode: str = INCREMENTAL) -> dict[str, object]:
     """The document to write.
 
-    - now: becomes `timestamp` if the owner has moved its tick since `decode`. Another host's request does not change
-      it.
+    - now: becomes `timestamp` if the owner has raised its tick since `decode`. Another host's request does not change
+      `timestamp`.
     - mode: used for a new lease.
 
     A scope that is not a range of hashed keys is omitted, because .NET has no field for it.
@@ -291,7 +291,7 @@ def _kept_generation(fields: Fields, properties: object) -> int:
 
 
 def _microseconds(timestamp: object) -> int | None:
-    """Since 1970. Java appends the name of a zone in brackets."""
+    """Microseconds since 1970; None if unreadable. Java appends the name of a zone in brackets."""
     if not isinstance(timestamp, str) or len(timestamp) > 64:
         return None
     try:

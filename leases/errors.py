@@ -6,7 +6,7 @@ LeasesError
 │   ├── StoreMissing           404: the document does not exist
 │   ├── StoreUnavailable       refused, throttled or too slow, and certainly not carried out; may be retried
 │   └── StoreAmbiguous         sent, but the answer was lost; read again before anything else
-├── Undecided                  where a partition begins is not known yet; other partitions do not wait for it
+├── Undecided                  it is not known yet where a partition begins; other partitions do not wait for it
 ├── InvalidDocument            a document that this version cannot trust
 ├── Incomparable               a position that the feed cannot compare with another
 ├── OwnershipLost              this host no longer holds the lease: stop, deliver nothing
@@ -48,9 +48,9 @@ class StoreAmbiguous(StoreError):
 
 
 class Undecided(LeasesError):
-    """Where a partition begins is not known yet: it gets no lease in this round.
+    """It is not known yet where a partition begins, so the partition gets no lease in this round.
 
-    is_slow: this has lasted for a while. needs_person: nothing suggests that it ends by itself.
+    is_slow: this has lasted for a while. needs_person: it will probably last until an operator acts.
     """
 
     def __init__(self, message: str, *, is_slow: bool = False, needs_person: bool = False) -> None:
@@ -91,4 +91,4 @@ class GroupMismatch(LeasesError):
 
 
 class GroupMoved(GroupMismatch):
-    """The leases of a pipeline were copied to another lease store, or are being copied. Use the configuration with that store."""
+    """The leases of a pipeline were or are being copied to another lease store. Use the configuration with the new store."""

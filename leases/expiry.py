@@ -1,8 +1,8 @@
 """Since when this host has seen things unchanged, and therefore what has expired. Pure.
 
 All times are of this host's own clock: the clocks of two machines are never compared. Time in which this host could not
-read the lease store, or could not write to it, does not count. After such an outage, a grace of successful reads comes
-first: the others had the same outage (docs/protocol.md).
+read the lease store, or could not write to it, does not count. After such an outage, nothing expires during a grace of
+successful reads, because the others had the same outage (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Mark = tuple[object, ...]
-"""What changes if its owner acts."""
+"""Values that change whenever their owner acts."""
 
 
 class Intervals(NamedTuple):
     """gap_max_s: if two reads are further apart, there was an outage (or a stopped process) between them.
 
-    took_max_s: a read that took longer was suspended. grace_s: for how long nothing expires after an outage.
+    took_max_s: a process was suspended during a read that took longer. grace_s: how long nothing expires after an outage.
     """
 
     gap_max_s: float
@@ -38,7 +38,7 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Watch(Generic[K]):
-    """Everything that this host has seen so far. judges_from: before that, nothing expires."""
+    """Everything that this host has seen so far. judges_from: before this time, nothing expires."""
 
     sightings: Mapping[K, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     read_at: float | None = None
@@ -62,7 +62,7 @@ class Watch(Generic[K]):
         return Watch(kept, ended, ended + intervals.grace_s if unread and self.sightings else self.judges_from)
 
     def still_for(self, seconds: float | Callable[[K], float], now: float) -> frozenset[K]:
-        """What has not changed for at least so long when the last read began, at `now`."""
+        """What had not changed for at least this long when the last read began, at `now`."""
         if now < self.judges_from:
             return frozenset()
         lasts = seconds if callable(seconds) else lambda key: seconds

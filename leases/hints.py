@@ -1,7 +1,7 @@
-"""Hints: why another host should read the leases now, instead of at its next look.
+"""Hints: reasons for another host to read the leases now, instead of at its next look.
 
-Hints only make hosts sooner. They may be lost, late or repeated, because hosts read the leases anyway: at every look, as
-sessions and the bell show (docs/protocol.md, S14). No safety rests on one.
+Hints only make hosts act sooner. They may be lost, late or repeated, because every look shows the hosts' documents and the
+bell, and those show when to read the leases (docs/protocol.md, S14). No safety rests on hints.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from leasehold.leases.errors import StoreError
 from leasehold.leases.store import Hint, LeaseStore
 
 HINTS_MAX = 32
-"""More different ones at a time become one for all hosts."""
+"""If more different hints wait than this, one hint for all hosts replaces them."""
 
 
 class Hints:
-    """Hints of this process for other hosts. Those that wait for an earlier one to be sent are sent together, once each."""
+    """Hints of this process for other hosts. Those that are added while others are being sent follow together, each once."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class Hints:
         self._added.set()
 
     async def send(self) -> None:
-        """Raises StoreUnavailable, StoreAmbiguous; then the hints are lost."""
+        """Send the hints that wait. If this raises StoreUnavailable or StoreAmbiguous, they are lost."""
         hints, self._waiting = tuple(self._waiting), {}
         self._added.clear()
         if hints:

@@ -19,15 +19,16 @@ LOOK_PREFIX = "_hosts"
 """Lists the hosts, and the bell."""
 VERSION = 1
 HOST_BYTES_MAX = 4096
-"""The size of a document, unless the pipelines' names alone need more: every host reads all documents at every look."""
+"""The largest size of a document, unless the pipelines' names alone need more: every look of every host reads all of them."""
 PIPELINES_MAX = 1024
 FIT, SICK, RENOUNCED, BLIND, UNKNOWN = "fsrb-"
-"""What a host is for one of its pipelines.
+"""The fitness of a host for one of its pipelines.
 
-fit: it has delivered lately, or has probed that it can. sick: it cannot, and still has leases. renounced: it cannot, and
-sends nothing, so that others may take its leases. unknown: neither.
-
-blind: it cannot read the leases, and keeps its own.
+- fit: it has delivered recently, or a probe has shown that it can.
+- sick: it cannot, and still has its leases.
+- renounced: it cannot, and sends nothing, so others may take its leases.
+- blind: it cannot read the leases, and keeps its own.
+- unknown: none of these.
 """
 
 Tenant = tuple[str, str]
@@ -40,10 +41,10 @@ class HostRecord:
 
     - term: the present one; 0 if the host has none.
     - lasts_s: how long the host may be silent.
-    - fitness: a character for each of `pipelines`, if any differs from unknown.
+    - fitness: one of these characters for each of `pipelines`; may be empty if all are unknown.
     - ring: grows when the host has changed who has which lease.
 
-    waits, activity: what the host reports of its work, for people; no lease is judged by it.
+    waits, activity: what the host reports about its work, for people; no decision about leases uses it.
     """
 
     name: str
@@ -73,11 +74,11 @@ class HostRecord:
         return self.name, self.incarnation
 
     def which_are(self, *fitness: str) -> frozenset[str]:
-        """The pipelines for which the host is one of these."""
+        """The pipelines for which the host's fitness is one of these."""
         return frozenset(name for name, each in zip(self.pipelines, self.fitness, strict=False) if each in fitness)
 
     def peer(self, *, is_new: bool) -> Peer:
-        """As a host that may take leases."""
+        """The host as plans see it."""
         return Peer(
             name=self.name,
             pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),

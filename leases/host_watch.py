@@ -2,8 +2,8 @@
 
 A host has expired if what this host sees of its document has not changed for the duration that the document names: its
 ETag, or that there is no document of that incarnation. A document that cannot be read may be of any incarnation of its
-host. Any write starts the time again, also one that puts an earlier state back, and so does the end of the document: a
-beat may have been written and overwritten in between.
+host. Any write starts the time again, even one that puts an earlier state back, and so does a deletion: a beat may have
+been written and overwritten in between.
 
 A host whose documents name no term for two durations has expired, too: it gets no answers in time, and sends nothing.
 """
@@ -22,14 +22,14 @@ from leasehold.leases.store import Stored
 from leasehold.leases.timing import LASTS_S_MAX, Timing
 
 WITHOUT_TERM = 2
-"""After so many durations without a term a host counts as dead."""
+"""After this many durations without a term, a host counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostWatch:
-    """records: hosts as last seen. If the document is gone, until no lease names the host.
+    """records: hosts as last seen; one without a document stays until no lease names it.
 
-    began: when the last look began. present: those that have a document, with its ETag. invalid: documents that cannot be read.
+    began: when the last look began. present: the documents of the hosts that have one. invalid: documents that cannot be read.
     """
 
     records: Mapping[Tenant, HostRecord] = field(default_factory=lambda: MappingProxyType({}))
@@ -42,7 +42,7 @@ class HostWatch:
     _met: Watch[Tenant] = field(default_factory=Watch)
     _bell: str | None = None
     _gap_max_s: float = 0.0
-    """By the duration that this host had at the last look, from which the next one was due."""
+    """The longest gap by the duration that this host had at the last look, by which the next look was due."""
 
     def seen(
         self,
@@ -95,51 +95,51 @@ class HostWatch:
         )
 
     def expired(self) -> frozenset[Tenant]:
-        """Those that were dead when the last look began."""
+        """The hosts that were dead when the last look began."""
         silent = self._watch.still_for(self._lasts_s, self.began)
         return silent | self._termless.still_for(lambda tenant: WITHOUT_TERM * self._lasts_s(tenant), self.began)
 
     def expired_owners(self, owners: Collection[Tenant], read_until: float) -> frozenset[Tenant]:
-        """Those of the owners in leases that were read until then. If the look began before, a lease may have a new owner."""
+        """The dead among `owners`; empty if the last look began before `read_until`, when their leases had been read (S5)."""
         return self.expired().intersection(owners) if self.began >= read_until else frozenset()
 
     def renounced(self, read_until: float) -> Mapping[Tenant, frozenset[str]]:
-        """By owner in leases that were read until then: the pipelines whose leases it has renounced."""
+        """By host, the pipelines that it has renounced; empty if the last look began before `read_until` (S5)."""
         if self.began < read_until:
             return {}
         found = {tenant: self.records[tenant].which_are(RENOUNCED) for tenant in self.present}
         return {tenant: pipelines for tenant, pipelines in found.items() if pipelines}
 
     def live(self) -> Mapping[str, HostRecord]:
-        """By name: the hosts that have not expired. If two have one name, the one that has the document."""
+        """The hosts that have not expired, by name. If two have one name, the one that has the document counts."""
         kept = sorted(self.records.keys() - self.expired(), key=lambda tenant: tenant in self.present)
         return {tenant[0]: self.records[tenant] for tenant in kept}
 
     @property
     def present_records(self) -> Sequence[HostRecord]:
-        """Those that have a document, as it was read in the last look."""
+        """The hosts that have a document, as the last look read it."""
         return [self.records[tenant] for tenant in self.present]
 
     @property
     def signature(self) -> frozenset[object]:
-        """Leases may have changed hands if this has changed. Only the ETag of the bell counts, whatever it holds."""
+        """If this has changed, leases may have changed hands. Only the bell's ETag counts, and not what the bell contains."""
         rings = ((tenant, each.ring, each.draining, tenant in self.present) for tenant, each in self.records.items())
         return frozenset((self._bell, *rings))
 
     def known(self, for_s: float) -> frozenset[Tenant]:
-        """Those that were first seen so long ago: they see by now who has expired."""
+        """The hosts that were first seen at least this long ago: they know by now who has expired."""
         return self._met.still_for(for_s, self.began)
 
     def next_expiry(self) -> float:
-        """When the next one would have expired (Clock seconds), if none moves."""
+        """When the next host expires (Clock seconds) if no document changes."""
         ends = [seen.since + self._lasts_s(tenant) for tenant, seen in self._watch.sightings.items()]
         return max(min((end for end in ends if end > self.began), default=inf), self._watch.judges_from)
 
     def long_gone(self, seconds: float) -> Sequence[Stored]:
-        """Documents that have not moved for so long."""
+        """The documents that have not changed for this long."""
         still = self._watch.still_for(seconds, self.began)
         return [stored for tenant, stored in self.present.items() if tenant in still]
 
     def _lasts_s(self, tenant: Tenant) -> float:
-        """What the document names. If there is none, the longest that the last one may have named."""
+        """What the document names. If there is none, LASTS_S_MAX, or this host's duration if that is longer."""
         return self.records[tenant].lasts_s if tenant in self.present else self.setting_s

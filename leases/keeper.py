@@ -1,7 +1,7 @@
-"""Read, change, replace if the ETag still matches: the only writer of leases.
+"""Read, change, replace if the ETag still matches: every write of a lease, except its owner's (`leasehold.leases.tenure`).
 
-`Keeper` scans all leases, and takes, requests and creates single ones. An owner writes its lease by `leasehold.leases.tenure`.
-A scan may also read only what changed since an earlier one (docs/protocol.md, Changes).
+`Keeper` scans all leases, and takes, requests and creates single ones. A scan may also read only what changed since an earlier
+one (docs/protocol.md, Changes).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 Shape = tuple[tuple[object, ...], ...]
 """Scans with equal shapes lead to equal plans."""
 Read = Mapping[tuple[str, str], VersionedLease | InvalidDocument]
-"""By pipeline and id, the documents of leases that were read."""
+"""(pipeline, id) -> the lease in a document that was read, or what is wrong with the document."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
@@ -47,13 +47,13 @@ Claimed = Callable[[str], str]
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
 
-    It shows every write that was answered before `started`. If only changes were read, that is not true of deletions: a
-    lease that a listing showed, or an earlier change, may be gone.
+    It shows every write that was answered before `started`. If only changes were read, deletions are an exception: a lease
+    that the listing or an earlier change showed may be gone.
 
-    base_at: when the listing began to which changes were added, or a later count that showed as many leases; None if
-    nothing was added.
+    base_at: if changes were added to a listing, when that listing began, or a later count that gave the same number of
+    leases; otherwise None.
 
-    token: of the store, from which on changes are read; None if the next scan must list.
+    token: the store's token from which the next scan reads changes; None if it must list.
     """
 
     seen: Mapping[LeaseKey, VersionedLease]
@@ -66,7 +66,7 @@ class Scan:
 
     @property
     def listed_at(self) -> float:
-        """When the last listing or count began: a lease that was deleted since may be shown all the same."""
+        """When the last listing or count began: a lease that was deleted after that may still be shown."""
         return self.started if self.base_at is None else self.base_at
 
     def changed(self, read: Read, started: float, ended: float, token: str) -> Scan:
@@ -75,7 +75,7 @@ class Scan:
         known = {LeaseKey(pipeline, partition_of(document)) for pipeline, document in read}
         kept = {key: error for key, error in self.unreadable.items() if key not in known}
         seen = self.seen
-        if invalid:  # they are not what they were
+        if invalid:  # what was read of them before no longer counts
             seen = {key: each for key, each in seen.items() if (key.pipeline, lease_id(*key)) not in read}
         if found:
             seen = {**seen, **found}
@@ -109,7 +109,7 @@ class Scan:
 
     @cached_property
     def lineage(self) -> Mapping[str, Shape]:
-        """By pipeline, everything that decides which leases there should be; owners do not."""
+        """By pipeline, everything that decides which leases should exist. Owners do not."""
         return {
             pipeline: tuple(
                 (
@@ -131,7 +131,7 @@ class Scan:
 
     @cached_property
     def requested(self) -> list[Lease]:
-        """Those that a host has requested."""
+        """The leases that a host has requested."""
         return [lease for lease in self.leases if lease.handoff_to is not None]
 
     @cached_property
@@ -149,7 +149,7 @@ class Scan:
 
 
 def _prefix_of(pipelines: Sequence[str]) -> str:
-    """To read changes once for all pipelines costs what it costs for one."""
+    """The prefix of the changes to read. Reading them once for all pipelines costs as much as for one."""
     return lease_prefix(pipelines[0]) if len(pipelines) == 1 else ""
 
 
@@ -166,7 +166,7 @@ def _readable(read: Read) -> dict[LeaseKey, VersionedLease]:
 
 
 ASKED_MAX = 4
-"""How often a host tries to write one request of a lease."""
+"""How often a host tries to write one request for a lease."""
 PARSED_AT_ONCE = 256
 """How many lease documents of a scan are parsed before the event loop gets a turn."""
 
@@ -185,7 +185,7 @@ class Keeper:
         session: Session | None = None,
         bell: Bell | None = None,
     ) -> None:
-        """session: of a process that runs a host: only that takes leases. bell: of any other process that changes some."""
+        """session: of a process with a host; only such a process takes leases. bell: of any other process that changes leases."""
         self.store = self.outcomes = OutcomesStore(store, clock)
         self.host = host
         self.incarnation = incarnation
@@ -195,21 +195,23 @@ class Keeper:
         self._clock = clock
         self._known: dict[str, tuple[Stored, VersionedLease]] = {}
         self._tokens: dict[str, str] = {}
-        """By prefix, up to where changes were read. A listing in between makes it no less useful: some show twice."""
+        """By prefix, the token up to which changes were read. It stays valid after a listing: some changes then show twice."""
         self._missed_at = -inf
-        """When a document was last missing that a scan had shown, or was deleted by this host."""
+        """When this host last found that a document from a scan was missing, or deleted a document."""
         self.can_count = True
-        """False once the store has answered that it does not count, and after a count that failed until the next listing."""
+        """False once the store has answered that it does not count, and from a count that failed until the next listing."""
         self._counts = True
 
     async def scan(self, pipelines: Iterable[str], since: Scan | None = None, *, counting: bool = False) -> Scan:
-        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again.
+        """Read all leases of these pipelines. A document that has not changed since the last scan is not parsed again.
 
         since: an earlier scan of the same pipelines. Only what changed since is read and added to it, if the store offers
         that, and if no lease that the scan shows has turned out to be gone.
 
-        counting: whether to count the leases, too, and to list them if some have been deleted. If the count fails, only
-        `can_count` changes.
+        counting: whether to count the leases, too, and to list them if some have been deleted. A count that fails
+        changes only `can_count`.
+
+        Raises StoreUnavailable.
         """
         names = tuple(pipelines)
         if since is not None and since.token is not None and since.listed_at > self._missed_at:
@@ -235,11 +237,11 @@ class Keeper:
 
     @property
     def _follows_changes(self) -> bool:
-        """Whether hosts ring when leases change. Otherwise, all leases are listed at every look anyway."""
+        """Whether this process runs a host, which reads changes between listings. Any other process lists in each scan."""
         return self.session is not None
 
     async def _begin_changes(self, names: Sequence[str]) -> str | None:
-        """The token of now; None if there is none, also if the store cannot give one now. Leases are listed all the same."""
+        """The present token; None if the store offers no changes, or cannot answer now. The listing follows in any case."""
         if not self._follows_changes:
             return None
         prefix = _prefix_of(names)
@@ -251,12 +253,12 @@ class Keeper:
         return self._tokens.get(prefix)
 
     async def _count(self, names: Sequence[str]) -> int | None:
-        """How many lease documents there are; None if the store does not count, or not soon: takeovers wait meanwhile.
+        """How many lease documents there are; None if the store does not count, or is slow: takeovers wait meanwhile.
 
-        All of these are among what a scan shows that reads changes afterwards. So if that scan shows as many, it shows these
-        alone, and no lease that had been deleted when the count began.
+        A scan that reads changes afterwards shows all of these. So if it shows as many leases, it shows only these, and no
+        lease that was deleted before the count began.
         """
-        assert self.session is not None, "changes are read where hosts ring"
+        assert self.session is not None, "only a host reads changes"
         self.can_count = False
         try:
             async with asyncio.timeout(self.session.timing.beat_timeout_s):
@@ -269,7 +271,7 @@ class Keeper:
         return sum(each for each in counts if each is not None) if self._counts else None
 
     async def _scan_changes(self, names: Sequence[str], since: Scan, token: str) -> Scan | None:
-        """None if the store has the host list."""
+        """None if the host must list instead."""
         started, prefix = self._clock.monotonic(), _prefix_of(names)
         changes = await self.store.read_changes(prefix, token)
         if changes is None:
@@ -290,7 +292,7 @@ class Keeper:
     async def _parse(
         self, documents: Sequence[tuple[str, Stored]]
     ) -> tuple[Read, dict[str, tuple[Stored, VersionedLease]]]:
-        """Documents, each with its pipeline: leases, or what is wrong with them; and those that need not be parsed again."""
+        """Parse documents, given with their pipelines. Returns them as `Read`, and those that need not be parsed again."""
         read: dict[tuple[str, str], VersionedLease | InvalidDocument] = {}
         known: dict[str, tuple[Stored, VersionedLease]] = {}
         for n, (name, stored) in enumerate(documents):
@@ -312,8 +314,10 @@ class Keeper:
     async def take(self, seen: VersionedLease, claimed: Claimed) -> OwnedLease | None:
         """Acquire the lease that was seen; None if another host was faster.
 
-        An ambiguous answer is resolved by reading: the lease is ours if it has our epoch. Raises StoreUnavailable,
-        StoreAmbiguous (reading failed too: the next scan shows the lease as ours, from an earlier attempt).
+        After an ambiguous answer, the lease is read: it is ours if it shows our tenure. If this reading fails too, the next
+        scan may show the lease as ours, left by an earlier attempt.
+
+        Raises StoreUnavailable; StoreMissing or InvalidDocument from that reading.
         """
         assert self.session is not None, "only a host takes leases"
         began = begin(self._clock, self.session)
@@ -326,13 +330,13 @@ class Keeper:
             now = await self.read(*wanted.key)
             if not now.lease.is_same_tenure(wanted):
                 return None
-            # Perhaps by an earlier try, so it must be won again.
+            # An earlier attempt may have written it, so it must be won again.
             wanted, etag, began = now.lease, now.etag, Began(began.at, 0)
         self.ring()
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)
 
     async def probe(self, seen: VersionedLease) -> None:
-        """Whether leases can be read, and written: by a write that the store must refuse, because of its ETag.
+        """Check that leases can be read and written, by a write that the store must refuse because of its ETag.
 
         Raises StoreUnavailable, StoreAmbiguous.
         """
@@ -344,7 +348,7 @@ class Keeper:
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous.
 
-        A busy owner writes often, so a request is written again if only a checkpoint came between.
+        A busy owner writes often, so a request is written again if only a checkpoint was written in between.
         """
         for tries_left in reversed(range(ASKED_MAX)):
             try:
@@ -387,7 +391,7 @@ class Keeper:
         return True
 
     def ring(self, hint: Hint | None = None) -> None:
-        """Leases or orders have changed: have all hosts list them soon, and those that have to act at once."""
+        """Note that leases or orders have changed: all hosts read them soon, and the host of the hint at once."""
         for each in (self.session, self._bell):
             if each is not None:
                 each.ring()
@@ -396,7 +400,7 @@ class Keeper:
 
     @contextmanager
     def ringing(self, hint: Hint | None = None) -> Iterator[None]:
-        """Around a write that all hosts must notice. If its answer was lost, it may have been carried out.
+        """Rings after a write that all hosts must notice, also if its answer was lost: it may have been carried out.
 
         hint: names the host that has to act. None if no host has to act at once.
         """
@@ -411,7 +415,7 @@ class Keeper:
         return await self._note_missing(self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))
 
     async def _note_missing(self, call: Awaitable[T]) -> T:
-        """Changes do not show that a lease was deleted: if one is missing, the next scan lists."""
+        """Await a call. If its document is missing, the next scan lists: changes do not show that a lease was deleted."""
         try:
             return await call
         except StoreMissing:

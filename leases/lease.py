@@ -9,8 +9,8 @@
                                        operator closed it, and a reset opens it again
 
 `epoch` grows with every change of owner and is passed to the sink, which refuses older ones. `generation` grows only
-when an operator moves the position. Only the owner moves `tick`, with each of its writes: it recognizes them by that if
-an answer was lost. No host is judged by it: hosts show by their own documents that they live (docs/protocol.md).
+when an operator moves the position. Only the owner raises `tick`, with each of its writes: by the tick it recognizes a
+write whose answer was lost. No host is judged by it: hosts show by their own documents that they live (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 RESTORED_ABOVE = 1000
-"""How far a restored lease's epoch is above the one that was seen: its owner may have raised it since."""
+"""How far a restored lease's epoch is above the one that was seen: the owner may have raised its epoch since."""
 SINK_STATE_BYTES_MAX = 4096
 """A sink's state is stored in the lease document; it is a few numbers, never data."""
 
 
 class LeaseKey(NamedTuple):
-    """A lease of a container."""
+    """What identifies a lease within a container."""
 
     pipeline: str
     partition: str
@@ -68,16 +68,16 @@ class Lease:
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "key", LeaseKey(self.pipeline, self.partition)
-        )  # once: plans ask for it again and again
+        )  # once, because plans read it again and again
 
     @property
     def tenant(self) -> tuple[str, str] | None:
-        """The owner and its incarnation; an empty one if an edited document names none."""
+        """The owner and its incarnation, which is empty if an edited document names none."""
         return None if self.owner is None else (self.owner, self.incarnation or "")
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What its owner changes by each of its writes."""
+        """Differs after each of the owner's writes."""
         return self.owner, self.incarnation, self.epoch, self.tick
 
     def is_same_tenure(self, other: Lease) -> bool:
@@ -181,6 +181,6 @@ class Lease:
         )
 
     def followed_by(self, partitions: Container[str]) -> Lease:
-        """It records which of its children have leases. Like every edit by others, it does not change the tick."""
+        """It records which children have leases. Like every edit by others, it does not change the tick."""
         children = tuple(replace(child, begun=child.begun or child.partition in partitions) for child in self.children)
         return replace(self, children=children)

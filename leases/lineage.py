@@ -1,4 +1,4 @@
-"""Which leases a feed's partitions need, and which lead nowhere: children of ended leases, births, orphans. Pure."""
+"""Which leases a feed's partitions need, and which match none of them: children of ended leases, births, orphans. Pure."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tu
 
 
 def scopes_of(leases: Iterable[Lease]) -> dict[str, str]:
-    """By partition, of those that have one."""
+    """By partition, the scopes of the leases that have one."""
     return {lease.partition: lease.scope for lease in leases if lease.scope is not None}
 
 

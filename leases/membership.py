@@ -16,12 +16,12 @@ from leasehold.leases.session import Session
 from leasehold.leases.store import LeaseStore, Stored
 
 DEAD_AFTER = 10
-"""After so many times `patience_s` without a change, a host's document is removed."""
+"""A host's document is removed after it has not changed for this many times `patience_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostScan:
-    """The hosts seen by one scan, by name. new: those that do not know yet who is dead. dead: documents of the long dead."""
+    """The hosts seen by one scan, by name. new: those that may not know yet who is dead. dead: documents of the long dead."""
 
     hosts: Mapping[str, HostRecord]
     live: frozenset[str]
@@ -49,7 +49,7 @@ class Membership:
         self._clock = clock
 
     async def look(self, named: Collection[Tenant]) -> None:
-        """Read the documents of hosts and the bell alone. named: the owners that leases name. Raises StoreUnavailable."""
+        """Read only the documents of hosts, and the bell. named: the owners that leases name. Raises StoreUnavailable."""
         started = self._clock.monotonic()
         self._see(await self._store.list(LOOK_PREFIX), named, started)
 
@@ -71,12 +71,16 @@ class Membership:
         )
 
     def _see(self, listed: Sequence[Stored], named: Collection[Tenant], started: float) -> None:
-        """Unless this host cannot write: then it must not judge others, and the time does not count."""
+        """Update `watch`, unless this host cannot write: then it must not judge others, and the time does not count."""
         if (session := self.session).may_judge:
             unread_s, ended = session.take_unread_s(), self._clock.monotonic()
             self.watch = self.watch.seen(listed, named, started, ended, session.timing, unread_s)
 
     async def clear_away(self, roll: HostScan) -> None:
-        """Remove the documents of long-dead hosts. Raises StoreConflict or StoreMissing if one was alive after all."""
+        """Remove the documents of long-dead hosts.
+
+        Raises StoreConflict (one was alive after all), StoreMissing (another host removed it), StoreUnavailable,
+        StoreAmbiguous.
+        """
         for stored in roll.dead:
             await self._store.delete(stored.id, stored.etag)

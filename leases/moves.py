@@ -1,9 +1,9 @@
 """The part of a pause order that belongs to a copy of the leases to another lease store. Pure.
 
-`leasehold.service.group.copying` marks both stores: no host may work on a half of a copy, and none on leases that have left.
-Every release obeys the order as a pause.
+`leasehold.service.group.copying` marks both stores, so that no host works on half a copy, or on leases that have moved away.
+Every release of Leasehold obeys the order as a pause.
 
-    source: begun -> sealed -> done        no host takes a lease; the marks of `done` stay for ever
+    source: begun -> sealed -> done        no host takes a lease; the mark `done` stays for ever
     target: begun, and then the order that the source had, or none
 """
 
@@ -34,9 +34,9 @@ class PausedBefore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """- copy: its id, the same in both stores.
-    - side: which of the two this store is. other: the place of the other one, for people.
-    - before: the order until then, if there was one. Only the source has it.
+    """- copy: the id of the copy, the same in both stores.
+    - side: which of the two this store is. other: names the other one, for people.
+    - before: the order before the copy, if there was one. Only the source has it.
     """
 
     copy: str
@@ -46,7 +46,7 @@ class Move:
     before: PausedBefore | None = None
 
     def why(self, pipeline: str, at: str) -> str:
-        """Why no host may work on the pipeline here, and what to do."""
+        """Why no host may process the pipeline here, and what to do."""
         since = f" at {at}" if at else ""
         if self.state == "done":
             return (
@@ -61,7 +61,7 @@ class Move:
 
 
 def move_fields(move: Move) -> Mapping[str, object]:
-    """As `move_in` reads them."""
+    """The fields of a move, as `move_in` reads them."""
     before = move.before
     return {
         "copy": move.copy,

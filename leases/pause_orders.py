@@ -31,7 +31,7 @@ _FIELDS = frozenset(("version", "pipeline", "paused", "by", "at", "move"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's order. move: that of a copy to another lease store, which no operator may lift."""
+    """An operator's order. move: the mark of a copy to another lease store, which an operator's order does not lift."""
 
     pipeline: str
     paused: bool
@@ -118,7 +118,7 @@ def controls_in(documents: Iterable[Stored]) -> Controls:
 
 
 async def check_not_moved(store: LeaseStore, pipeline: str) -> None:
-    """Raises GroupMoved if a copy to another lease store has the pipeline, and StoreUnavailable."""
+    """Raises GroupMoved if the pipeline's leases were copied to another lease store, or are being copied; StoreUnavailable."""
     with suppress(StoreMissing, InvalidDocument):  # an unreadable order counts as a pause
         stored = await store.read(control_id(pipeline))
         found = decode_control(stored.id, stored.body)
@@ -128,7 +128,7 @@ async def check_not_moved(store: LeaseStore, pipeline: str) -> None:
 async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
     """Write an order. Returns the order that holds now, and whether it is new; repeating an order changes nothing.
 
-    Raises GroupMoved if a copy to another lease store has the pipeline, StoreConflict if other writers keep interfering,
+    Raises GroupMoved as `check_not_moved` does, StoreConflict or StoreMissing if other writers keep interfering,
     StoreUnavailable, StoreAmbiguous.
     """
     for _ in range(CONFLICTS_MAX):

@@ -1,4 +1,4 @@
-"""Deleted leases: what is still known about their positions. Pure.
+"""Deleted leases: what is still known about their positions. Pure, apart from calls to the sink.
 
 The position of a deleted document may be known in two places. Every host saw it in its last scan (`Memory`) and can
 restore that state. And a sink that stores positions knows how far the partition got, or the one it was split from. If
@@ -33,7 +33,7 @@ class Memory:
         return Memory({**kept, **leases} if kept else leases, at)
 
     def gone(self, leases: Mapping[str, Lease], unreadable: Collection[str], at: float, within_s: float) -> list[Lease]:
-        """The leases that have vanished since. Empty after more than `within_s`: by then a lease may have ended and
+        """The remembered leases that have vanished. Empty after more than `within_s`: by then a lease may have ended and
         been removed.
         """
         if at - self.at > within_s:
@@ -89,12 +89,12 @@ def _is_apart(lease: Lease, other: Lease | None, uncovered: Uncovered) -> bool:
 
 
 def is_lost(lease: Lease, family: Collection[str], leases: Mapping[str, Lease]) -> bool:
-    """Whether a lease created after the first round existed before. An existing parent would have named it."""
+    """Whether a lease that is due after the first round existed before. If a parent still had a lease, that would name it."""
     return bool(lease.scope is not None or family) and not any(name in leases for name in family)
 
 
 def of_one(standings: Collection[Standing]) -> Standing | None:
-    """The position on which the partitions of a family agree. After a merge, each has its own."""
+    """What the sink holds for a family, if its partitions agree on one position; None otherwise, as after a merge."""
     found = {standing.position: standing for standing in standings}
     return next(iter(found.values())) if len(found) == 1 else None
 
@@ -118,7 +118,7 @@ def waiting(
 def unknown(lease: Lease, family: Sequence[str]) -> str:
     """The message for a lost lease whose position is unknown."""
     of = f" (or that of {names_of(family)}, which it came from)" if family else ""
-    return f"its lease{of} was deleted, and its position is unknown: it waits for one, by {to_reset(lease)}"
+    return f"its lease{of} was deleted, and its position is unknown: give it one, by {to_reset(lease)}"
 
 
 def to_reset(lease: Lease) -> str:
@@ -137,8 +137,8 @@ StandingOf = Callable[[str], Awaitable[Standing | None]]
 
 
 async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
-    """A lost lease at the position that its sink reports for it or for its ancestors; None if that is unknown. And a
-    message.
+    """A lost lease at the position that its sink reports for it or for its ancestors, and a message. None instead of the
+    lease if its position is unknown.
     """
     if standing_of is None and not family:  # docs/decisions/0006: nothing of it is skipped, however it lost its lease
         return (
@@ -151,13 +151,13 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
         return _stands(lease, own)
     known = [one for name in family if (one := await standing_of(name)) is not None]
     if not known:
-        return lease, "its lease was deleted, and its sink holds nothing of it: it begins at the feed's beginning"
+        return lease, "its lease was deleted, and its sink holds no position for it: it begins at the feed's beginning"
     if (one := of_one(known)) is None:
         return None, unknown(lease, family)
     placed = replace(lease, continuation=one.position, parents=tuple(family))
     return (
         placed,
-        f"the lease of what it came from was deleted: it continues at the sink's position of that ({one.position})",
+        f"the leases that it came from were deleted: it continues at the sink's position for them ({one.position})",
     )
 
 
@@ -166,7 +166,7 @@ async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[L
     own = None if standing_of is None else await _standing_of(lease, standing_of)
     if own is not None:
         return _stands(lease, own)
-    who = "its position is unknown" if standing_of is None else "its sink holds nothing of it"
+    who = "its position is unknown" if standing_of is None else "its sink holds no position for it"
     where = f"where {names_of(lease.parents)} ended ({_position_name(lease)})"
     return (
         lease,
@@ -182,8 +182,8 @@ def put_back(lease: Lease) -> str:
 
 
 async def _standing_of(lease: Lease, standing_of: StandingOf) -> Standing | None:
-    """None also if a host has had the lease but delivered nothing. In a later generation, that was an operator's order
-    to start from the beginning.
+    """What the sink holds for the lease. None also if a host has had the lease but delivered nothing; but in a later
+    generation, no position is an operator's order to start from the beginning.
     """
     own = await standing_of(lease.partition)
     return None if own is not None and own.position is None and own.generation == lease.generation else own

@@ -32,23 +32,23 @@ from leasehold.leases.trust import LATE_MAX_S, Attempt, Encounter, Pace, Trust, 
 
 JITTER = 0.02
 WON_AGAIN_PER_S = 20.0
-"""How many leases a host wins again in a second, after a lapse."""
+"""How many leases per second a host wins again after a lapse."""
 UNDER_WAY_MAX = 2
-"""How many attempts may be without an answer."""
+"""How many attempts may wait for an answer at a time."""
 TRIES_MAX = 4
-"""How often a beat starts over because the document was changed by others."""
+"""How often a beat is tried while others change the document."""
 ACTIVITY_S = 10.0
-"""How old a report for people may be when a beat carries it."""
+"""How old a report for people may become before a beat renews it."""
 
 
 class Session:
     """This host's document. All times are of its own clock.
 
-    fitness: what `HostRecord.fitness` will be. turn: the order in which leases are won again. hints: for the hosts that have
+    fitness: `HostRecord.fitness` of the next beat. turn: the pace at which leases are won again. hints: for the hosts that have
     to act at once, if the store can pass them on.
 
-    report: called with each beat for `HostRecord.waits`. describe: called now and then for `HostRecord.activity`, with how many
-    bytes of JSON that may have. Both must be fast, and raise nothing.
+    report: returns `HostRecord.waits`, for each beat. describe: returns `HostRecord.activity`, for a beat every ACTIVITY_S; its
+    argument is how many bytes of JSON that may have. Both must be fast, and raise nothing.
     """
 
     def __init__(self, store: LeaseStore, record: HostRecord, *, clock: Clock, timing: Timing) -> None:
@@ -66,13 +66,13 @@ class Session:
         self._id = host_id(record.name)
         self._etag: str | None = None
         self.own_etag = ""
-        """One that this host's document has had, and so no other has."""
+        """An ETag that this host's document has had, so no other document has it."""
         self._lock = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._records: dict[int, HostRecord] = {}
-        """By tick, those that may have arrived."""
+        """By tick, the records that may have arrived."""
         self._shown: HostRecord | None = None
-        """The last one that is known to have arrived."""
+        """The last record that is known to have arrived."""
         self._replaced: set[str] = set()
         self._met: Encounter | None = None
         self._described_at = -inf
@@ -86,12 +86,12 @@ class Session:
 
     @property
     def timing(self) -> Timing:
-        """At the present pace."""
+        """The intervals at the present pace."""
         return self._timing.lasting(self._pace.lasts_s)
 
     @property
     def term(self) -> int:
-        """0 if there is none now."""
+        """The present term; 0 if there is none."""
         return self._trust.term if self.is_trusted else 0
 
     @property
@@ -104,7 +104,7 @@ class Session:
 
     @property
     def may_judge(self) -> bool:
-        """Whether this host can write, so that it may take the silence of others for theirs and not for an outage."""
+        """Whether this host can write, so that the silence of others is their own, and not an outage."""
         return self.beat_age_s < self.timing.judging_s
 
     @property
@@ -114,21 +114,21 @@ class Session:
 
     @property
     def lapsed_at(self) -> float:
-        """When the last term that lapsed did, in Clock seconds."""
+        """When a term last lapsed (Clock seconds)."""
         return self._trust.lapsed_at
 
     @property
     def beat_age_s(self) -> float:
-        """Since the last attempt began that has arrived; infinity before the first."""
+        """Seconds since the start of the last attempt that has arrived; infinity before the first."""
         return inf if self._trust.known is None else self._clock.monotonic() - self._trust.known.began
 
     def ring(self) -> None:
-        """This host changed who has which lease: the others read the leases after the next beat, which comes soon."""
+        """Note that this host changed who has which lease: the next beat is sent soon, and the others then read the leases."""
         self._rings += 1
         self._nudged.set()
 
     def set_fitness(self, fitness: str, *, resumes: bool = False) -> None:
-        """The next beat shows it, soon. resumes: work that was renounced begins again, which takes a new term."""
+        """Show it with the next beat, which is sent soon. resumes: renounced work begins again, which needs a new term."""
         self.fitness = fitness
         if resumes:
             self._resumes += bool(self._trust.term)
@@ -140,16 +140,16 @@ class Session:
         return self.term not in (0, term)
 
     async def wait_for_turn(self) -> None:
-        """Until a new term begins, or `wake`."""
+        """Wait until a new term begins, or `wake` is called."""
         await self._turned.wait()
 
     def wake(self) -> None:
-        """All that wait for a turn look again at whether they must."""
+        """Have all that wait for a turn check again whether they must wait."""
         self._turned.set()
         self._turned = asyncio.Event()
 
     def take_unread_s(self) -> float:
-        """Time since the last call in which this host could not write, and looked as if it could: it does not count."""
+        """The time since the last call that does not count, because this host's beats were too far apart for it to judge."""
         unread_s, self._unread_s = self._unread_s, 0.0
         return unread_s
 
@@ -158,7 +158,7 @@ class Session:
     async def keep_beating(
         self, rng: random.Random, failed: Callable[[BaseException], None], beaten: Callable[[], None] = lambda: None
     ) -> None:
-        """Beats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
+        """Beat until cancelled. Raises DuplicateHost. failed, beaten: called after each beat that failed or arrived."""
         failures = 0
         try:
             while True:
@@ -180,12 +180,12 @@ class Session:
                 task.cancel()
 
     async def open(self) -> None:
-        """Beats until the first term begins. Raises DuplicateHost, StoreError."""
+        """Beat until the first term begins. Raises DuplicateHost, StoreError."""
         while not self.is_trusted:
             await self.beat()
 
     async def beat(self, *, draining: bool = False) -> None:
-        """Returns once an attempt of this beat is known to have arrived. Raises DuplicateHost, StoreError."""
+        """Beat, and return once an attempt of this beat is known to have arrived. Raises DuplicateHost, StoreError."""
         if draining:
             self.record = replace(self.record, draining=True)
         async with self._lock:
@@ -207,7 +207,7 @@ class Session:
             )
 
     async def end(self) -> None:
-        """Remove the document: other hosts need not wait until it expires. Keeps a namesake's. Raises StoreError."""
+        """Remove the document, so that other hosts need not wait for it to expire. A namesake's stays. Raises StoreError."""
         async with self._lock:
             if self.record.tick == 0:
                 return  # never written
@@ -218,7 +218,7 @@ class Session:
                     await self._store.delete(self._id, stored.etag)
 
     async def _wait_until_due(self, jitter: float) -> None:
-        """Until the next beat is due: at once to name a new term, soon after a ring."""
+        """Wait until the next beat is due: at once to name a new term, soon after a ring."""
         while True:
             self._nudged.clear()
             known, now = self._trust.known, self._clock.monotonic()
@@ -238,12 +238,12 @@ class Session:
 
     @property
     def _pause_s(self) -> float:
-        """Beats that take long begin sooner, so that the last one that is known to have arrived is not too old to judge by."""
+        """After a slow beat the next one begins sooner, so that the last one that arrived is recent enough to judge others by."""
         timing, took_s = self.timing, self._pace.took_s
         return max(timing.beat_s / 2, timing.beat_s - (took_s if took_s >= QUICK * timing.duration_s else 0.0))
 
     async def _begin(self) -> tuple[int, asyncio.Task[None]]:
-        """An attempt that has begun: its tick, and what waits for its answer."""
+        """Begin an attempt. Returns its tick, and the task that waits for its answer."""
         if self._met is not None:
             await self._read()
         if self._met is not None:
@@ -284,7 +284,7 @@ class Session:
     def _forget(self, writing: asyncio.Task[None]) -> None:
         self._under_way.discard(writing)
         if not writing.cancelled():
-            writing.exception()  # a beat that still waits for it gets it
+            writing.exception()  # retrieve it: a beat that still waits gets it, too
 
     async def _write(self, tick: int, body: str, etag: str | None) -> None:
         if etag is None:
@@ -292,12 +292,12 @@ class Session:
         else:
             new = await self._store.replace(self._id, body, etag)
         self.own_etag = new
-        if self._etag == etag:  # otherwise a later one is known
+        if self._etag == etag:  # otherwise a later ETag is known
             self._etag = new
         self._note_arrival(tick)
 
     def _note_arrival(self, tick: int) -> None:
-        """Called as soon as it is known that an attempt has arrived."""
+        """Note that an attempt is known to have arrived."""
         now, before = self._clock.monotonic(), self._trust
         self._trust = before.arrived(tick, now)
         if (known := self._trust.known) is None or known is before.known:
@@ -311,7 +311,7 @@ class Session:
         self._nudged.set()
 
     async def _read_beside(self, writing: asyncio.Task[None]) -> None:
-        """Returns early if the attempt is answered meanwhile. Raises as `_read` does."""
+        """Read while an attempt waits. Returns early if the attempt is answered meanwhile. Raises as `_read` does."""
         reading = asyncio.create_task(self._read(), name="read of a beat")
         try:
             if not writing.done():
@@ -340,7 +340,7 @@ class Session:
             self._etag, self._met = stored.etag, None
 
     def _is_ours_to_replace(self, found: HostRecord) -> bool:
-        """Another process's document. At the first write it is of an earlier one, and later of a backup, or a namesake's.
+        """Whether to replace another process's document: a relic, one that a backup has put back, or a namesake's.
 
         Raises DuplicateHost.
         """
@@ -353,7 +353,7 @@ class Session:
             self._trust = self._trust.lost()
             self._replaced.discard(
                 found.incarnation
-            )  # replaced at once only once: a second document of it may be a live process's
+            )  # only once: the next document of this incarnation may be a live process's
         if decision == "give way":
             raise DuplicateHost(
                 f"another process (incarnation {found.incarnation}) runs as host '{self.record.name}', since its document"

@@ -1,7 +1,8 @@
 """No share is reserved for ever: what a host did not take in time, any host may take. Pure, except for what it remembers.
 
-A lease has been let pass if it could be taken for longer than the duration of every host that could have been meant, and none
-of its pipeline was taken meanwhile. A host that lacks leases then gets no more than it has, for a while that doubles.
+A lease has been let pass if it could be taken for longer than the duration of every host that may have been meant, and no
+other host took a lease of its pipeline meanwhile. For a while, which doubles each time, plans then assign no more of the
+leases that can be taken to hosts that have less than their share.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ BENCH = Backoff(first_s=60.0, max_s=1800.0)
 
 
 class Shares:
-    """What one host remembers of the leases that could be taken, and of the hosts that let them pass."""
+    """What one host remembers about leases that can be taken, and about hosts that let them pass."""
 
     def __init__(self) -> None:
         self._waiting: dict[LeaseKey, float] = {}
-        """Leases that could be taken, and since when none of their pipeline was taken (Clock seconds)."""
+        """Lease -> since when it can be taken and no other host has taken one of its pipeline (Clock seconds)."""
         self._owners: dict[LeaseKey, str | None] = {}
         self._benched: dict[str, tuple[int, float]] = {}
-        """How often a host let leases pass, and until when it gets none."""
+        """Host -> how often it let leases pass, and until when plans assign it no more (Clock seconds)."""
 
     def passed(
         self,
@@ -35,7 +36,7 @@ class Shares:
         at: float,
         paused: Collection[str] = (),
     ) -> frozenset[LeaseKey]:
-        """The leases that were let pass, at that time (Clock seconds). Those of paused pipelines cannot be taken."""
+        """The leases that have been let pass as of `at` (Clock seconds). Those of paused pipelines cannot be taken."""
         takes = {
             lease.pipeline
             for lease in scan.leases
@@ -63,12 +64,12 @@ class Shares:
                 self._benched[name] = times + 1, now + BENCH.pause_s(times + 1, 0.0)
 
     def benched(self, now: float) -> frozenset[str]:
-        """Hosts that get no more than they have, for the present."""
+        """The hosts to which plans assign no more of the leases that can be taken."""
         return frozenset(name for name, (_, until) in self._benched.items() if now < until)
 
 
 def _lasts_s(lease: Lease, peers: dict[str, Peer]) -> float:
-    """How long the intended host may be silent: the one that the lease was promised to, or else any."""
+    """The longest duration among the intended hosts: the one that has the promise, or else all of the pipeline."""
     meant = peers.get(lease.handoff_to or "")
     serving = [meant] if meant is not None else [peer for peer in peers.values() if peer.serves(lease.pipeline)]
     return max((peer.lasts_s for peer in serving), default=0.0)

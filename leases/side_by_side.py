@@ -1,5 +1,5 @@
-"""Run many small requests to the container concurrently, within a limit: in sequence they take minutes, all at once
-they overload it.
+"""Run many small requests to the container concurrently, within a limit: in sequence they would take minutes, and all at
+once they would overload it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ async def run_side_by_side(
     doing: str,
     then: Callable[[K, T], object] = lambda item, result: None,
 ) -> list[T]:
-    """A task for each item, at most AT_ONCE_MAX running; returns the results in the order of the items.
+    """Run `step` for each item, at most AT_ONCE_MAX at a time. Returns the results in the order of the items.
 
-    - then: called with each result, also in that order, once those before it are done.
+    - then: called with each result in the same order, once the steps before it are done.
     - doing: names the tasks.
 
     Raises the error of the first step that fails; the others are cancelled.
@@ -47,5 +47,5 @@ async def run_side_by_side(
 
 
 def rounds_of(items: int) -> int:
-    """The least number of steps that run one after another."""
+    """How many steps at least run one after another."""
     return -(-items // AT_ONCE_MAX)

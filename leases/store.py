@@ -1,4 +1,4 @@
-"""The lease store: five calls over small documents with ETags, and others that a store may leave out.
+"""The lease store: five calls over small documents with ETags, and further calls that are optional.
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
@@ -7,7 +7,7 @@ a new store, run `leasehold.leases.contract.LeaseStoreContract` on it.
 Ids are `{group}/...` paths made by `leasehold.leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies
 are JSON objects of at most 64 KiB; a store returns an equal object, whose text may differ. JSON text holds no raw NUL
 and, as `leasehold.leases.document` writes it, no lone surrogate; a NUL inside a string is escaped and must be preserved. ETags
-are opaque, and an id never gets the same one twice, not even if its document was deleted and created again.
+are opaque, and an id never gets the same ETag twice, not even if its document was deleted and created again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DOING: Mapping[Operation, str] = {
     "notify": "notifying hosts by",
 }
 INTERFACE = 1
-"""Version of the interface of stores: raised when a class written for it would no longer work (docs/plugins.md)."""
+"""Version of the interface of stores: raised if classes for the version before would no longer work (docs/plugins.md)."""
 
 
 class Stored(NamedTuple):
@@ -48,21 +48,21 @@ class Stored(NamedTuple):
 
 
 class ChangedDocuments(NamedTuple):
-    """What `LeaseStore.read_changes` found. token: continues from here."""
+    """What `LeaseStore.read_changes` found. token: for the next call, which continues from here."""
 
     documents: Sequence[Stored]
     token: str
 
 
 class Hint(NamedTuple):
-    """A reason to read the leases now. host: that has to act; None for any. pipeline: whose leases changed; None for any."""
+    """A reason to read the leases now. host: the one that has to act. pipeline: the one with changed leases. None: any."""
 
     host: str | None = None
     pipeline: str | None = None
 
 
 class LeaseStore(ABC):
-    """Documents that are changed by compare-and-swap. Every method raises StoreError and its subclasses alone."""
+    """Documents that are changed by compare-and-swap. Every method raises only StoreError and its subclasses."""
 
     @abstractmethod
     async def list(self, prefix: str) -> list[Stored]:
@@ -91,38 +91,39 @@ class LeaseStore(ABC):
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         """The documents whose id starts with `prefix` and that were created or replaced since the token `since`.
 
-        None if the caller must list instead: the store offers no changes (the default), or none from `since` on. Then the
-        token has expired, or this object did not give it for this prefix. Raises StoreUnavailable.
+        None if the caller must list instead: the store offers no changes (the default), or cannot continue from `since`,
+        because the token has expired, or this object did not issue it for this prefix. Raises StoreUnavailable.
 
-        Without `since`, no documents and the token of now: a listing that begins afterwards, and the changes since that
-        token, together miss nothing.
+        Without `since`, returns no documents, and the present token: a listing that begins afterwards and the changes since
+        that token together miss nothing.
 
-        - The answer is as fresh as a listing: a write that was answered before the call began is in it, unless the token
-          covers it. A token covers only what a listing that begins after it shows, or an earlier answer has shown. So a
-          write that one answer lacks is in the next, in whatever order concurrent writes are carried out.
-        - The answer has at most one version of a document, and documents are in any order. A document may be in it again
-          although it has not changed.
-        - Deletions are not in it. Only a listing shows them, or a count.
+        - The answer is as fresh as a listing: it has every write that was answered before the call began, unless the token
+          covers that write. A token covers a write only if an earlier answer has shown it, or if every listing that begins
+          later shows it. So a write that is missing from one answer is in the next, whatever the order in which concurrent
+          writes are carried out.
+        - The answer has at most one version of each document, and its documents have no order. It may repeat a document
+          that has not changed.
+        - The answer does not show deletions. Only a listing or a count does.
         """
         return None
 
     async def count(self, prefix: str) -> int | None:
-        """How many documents `list` would return; None if counting them costs as much as that (the default).
+        """How many documents `list` would return; None if the store cannot count them for less than a listing (the default).
 
         As fresh as a listing. Raises StoreUnavailable.
         """
         return None
 
     async def notify(self, hints: Sequence[Hint]) -> None:
-        """Pass hints on to all that watch, soon but without a guarantee. The default drops them. Raises StoreUnavailable,
-        StoreAmbiguous.
+        """Pass hints on to all processes that watch, soon but without a guarantee. The default drops them. Raises
+        StoreUnavailable, StoreAmbiguous.
         """
 
     async def watch(self) -> AsyncGenerator[Hint, None]:
-        """The hints of all processes, its own too, from now on; by default none, and the end.
+        """Yield the hints of all processes, including this one, from now on. The default yields none, and ends.
 
-        Hints may be lost, late or repeated. The first one, for anybody, comes as soon as others would arrive, because earlier
-        ones are lost. Raises StoreUnavailable if there is no connection, or no more.
+        Hints may be lost, late or repeated. Earlier ones are lost, so the first hint is for any host, and is yielded as soon
+        as others would arrive. Raises StoreUnavailable if there is no connection, or if it is lost.
         """
         hints: tuple[Hint, ...] = ()
         for hint in hints:
@@ -131,20 +132,20 @@ class LeaseStore(ABC):
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
         """For a container that also holds leases of other programs: every document whose id begins with `prefix`, as stored.
 
-        None if there are no such leases. Raises StoreUnavailable, StoreMissing.
+        None for every other container. Raises StoreUnavailable, StoreMissing.
         """
         return None
 
 
 class StoreAround(LeaseStore):
-    """A store that passes every call on to another one, by way of `_call`."""
+    """A store that passes every call on to another one: through `_call`, except `watch`, `documents` and `close`."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store: LeaseStore = store
 
     @abstractmethod
     async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
-        """Await the other store's answer. name: the id or the prefix that the call is about."""
+        """Await the other store's answer. name: the id or prefix, or the hosts to notify, for messages."""
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._call("list", prefix, self._store.list(prefix))
@@ -184,7 +185,7 @@ class StoreAround(LeaseStore):
 
 
 class Streaks:
-    """Since when calls of a kind have failed, and when the last of them began (Clock seconds)."""
+    """Since when all calls of a kind have failed, and when the last call began (Clock seconds)."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -196,12 +197,12 @@ class Streaks:
         self._last = at
 
     def failing_s(self, now: float, *, tried_since: float = -inf) -> float:
-        """0 too if none was tried since then: the cause may have ended."""
+        """How long calls have failed; also 0 if none was tried since `tried_since`, because the cause may have ended."""
         return 0.0 if self._since is None or self._last < tried_since else now - self._since
 
 
 class OutcomesStore(StoreAround):
-    """Notes whether writes and readings of leases succeed. reads: those of many leases. A conflict is an answer."""
+    """Notes whether writes and readings of leases succeed. reads: of many leases at once. A conflict counts as success."""
 
     def __init__(self, store: LeaseStore, clock: Clock) -> None:
         super().__init__(store)
@@ -228,10 +229,10 @@ class OutcomesStore(StoreAround):
 
 
 class TimedStore(StoreAround):
-    """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous. Only
-    `documents` may take longer: a migration may read much, and holds no lease meanwhile.
+    """A store that ends calls after `timeout_s`: a read with StoreUnavailable, any other call with StoreAmbiguous. Only
+    `watch` and `documents` may take longer: a migration may read much, and holds no lease meanwhile.
 
-    A write of a lease that takes longer ends no trust; heartbeats have a timeout of their own.
+    A slow write of a lease does not end trust: heartbeats have a timeout of their own.
     """
 
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
@@ -285,7 +286,7 @@ class _Closed(LeaseStore):
         raise self._refusal
 
     async def close(self) -> None:
-        """It is closed."""
+        """Nothing to close."""
 
     @property
     def _refusal(self) -> StoreUnavailable:

@@ -35,7 +35,7 @@ CONFLICTS_MAX = 8
 in a loop.
 """
 WINNING = Backoff(first_s=0.1, max_s=4.0, spread=0.1)
-"""Between attempts to win a lease again."""
+"""The pauses between attempts to win a lease again."""
 
 
 class VersionedLease(NamedTuple):
@@ -89,7 +89,7 @@ class OwnedLease:
 
     @property
     def lease(self) -> Lease:
-        """As last written or read by this tenure."""
+        """The lease as this tenure last wrote or read it."""
         return self._lease
 
     @property
@@ -103,7 +103,7 @@ class OwnedLease:
 
     @property
     def won_term(self) -> int:
-        """The term of the host in which that was; 0 for none."""
+        """The host's term when that write was begun; 0 for none."""
         return self._written.term
 
     @property
@@ -112,7 +112,7 @@ class OwnedLease:
 
     @property
     def must_be_won(self) -> bool:
-        """Whether the host is trusted again after a lapse, and this lease is not until it is written."""
+        """Whether the host is trusted again after a lapse, and this lease must first be written."""
         return self._lost is None and self.session.must_win(self.won_term)
 
     async def wait_until_must_be_won(self) -> None:
@@ -120,7 +120,7 @@ class OwnedLease:
             await self.session.wait_for_turn()
 
     async def renew(self) -> None:
-        """Raises OwnershipLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
+        """Win the lease again, by a write. Raises OwnershipLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
         await self._change(Lease.renewed)
 
     async def checkpoint(self, continuation: str | None, sink_state: str) -> None:
@@ -148,11 +148,11 @@ class OwnedLease:
         self._lose(OwnershipLost(f"{name_of(self._lease)} is closed: its partition has ended"))
 
     def leave(self) -> None:
-        """Nothing may be sent for it by this tenure any more, whether or not it could be released."""
+        """End this tenure, which then sends nothing more, whether or not the lease could be released."""
         self._lose(OwnershipLost(f"{name_of(self._lease)} was left by this host"))
 
     def doubt(self, seen: VersionedLease | None, started: float) -> None:
-        """If a listing that began at `started` does not show this tenure, a write has to find out.
+        """If a listing that began at `started` does not show this tenure, note that a write has to find out whether it lasts.
 
         seen: None if the listing has no readable document. Without this, an idle owner would not notice that an operator
         released its lease. A restored document may have a lower epoch, so the epoch does not count.
@@ -194,7 +194,7 @@ class OwnedLease:
         try:
             etag = await self._store.replace(id_of(wanted), encode_lease(wanted), self._etag)
         except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:
-            if isinstance(error, StoreAmbiguous | asyncio.CancelledError):  # it may be written
+            if isinstance(error, StoreAmbiguous | asyncio.CancelledError):  # it may have been written
                 self._unsettled_since = self._unsettled_since or began
                 self._raising_to = wanted.epoch if wanted.epoch > before.epoch else self._raising_to
             if isinstance(error, asyncio.CancelledError):
@@ -221,7 +221,7 @@ class OwnedLease:
             raise self._lost  # type: ignore[misc]  # _lose has just set it
         if now.etag != self._etag:
             written = now.lease.tick > before.tick  # an earlier attempt of ours, whose answer was lost
-            tick = max(now.lease.tick, before.tick)  # lower where the document was put back: no tick is given out twice
+            tick = max(now.lease.tick, before.tick)  # lower if the document was put back; no tick is used twice
             self._adopt(replace(now.lease, tick=tick), now.etag, first_try if written else self._written)
         return False
 

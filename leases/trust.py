@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 from leasehold.leases.timing import CALM_S, LASTS_S_MAX, MARGIN, QUICK, SLOW
 
 LATE_MAX_S = 15.0
-"""An attempt that is not answered by then is given up."""
+"""An attempt that has no answer after this time is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A write of this host's document. began: Clock seconds. lasts_s: what it asks others to wait.
+    """A write of this host's document. began: Clock seconds. lasts_s: the duration that it names.
 
     term: the one that it names; 0 if none.
     """
@@ -35,9 +35,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """term: the present one; 0 after a lapse. last_term: the last one that began. known: the last attempt that arrived.
+    """term: the present one; 0 after a lapse. last_term: every new term is above it.
 
-    open: those that were begun after it, and may have arrived. lapsed_at: when the last term that lapsed did.
+    known: the last attempt that is known to have arrived. open: later attempts, which may have arrived. lapsed_at: when a term
+    last lapsed (Clock seconds).
     """
 
     term: int = 0
@@ -48,7 +49,10 @@ class Trust:
 
     @property
     def until(self) -> float:
-        """A longer duration counts once it is known to have arrived, and a shorter one as soon as an attempt names it."""
+        """When trust ends (Clock seconds).
+
+        A longer duration counts once it is known to have arrived, and a shorter one as soon as an attempt names it.
+        """
         if self.known is None:
             return -inf
         shorter = (each.trusted_until for each in self.open if each.lasts_s < self.known.lasts_s)
@@ -58,27 +62,27 @@ class Trust:
         return self.term > 0 and now < self.until
 
     def term_to_name(self, now: float) -> int:
-        """By an attempt that begins now. After a lapse none, until a beat has arrived in time; then a new one."""
+        """The term for an attempt that begins now: after a lapse 0 until a beat has arrived in time, and then a new one."""
         if now >= self.until:
             return 0
         return self.term or self.last_term + 1
 
     def begun(self, attempt: Attempt) -> Trust:
-        """Attempts that are too old to matter are forgotten."""
+        """With an attempt that begins now, and without those that are too old to matter."""
         now = attempt.began
         kept = (each for each in self.open if now < each.began + max(each.lasts_s, LATE_MAX_S))
         return replace(self._at(now), open=(*kept, attempt))
 
     def failed(self, tick: int) -> Trust:
-        """An attempt has certainly not arrived."""
+        """Without an attempt that has certainly not arrived."""
         return replace(self, open=tuple(each for each in self.open if each.tick != tick))
 
     def has_arrived(self, tick: int) -> bool:
-        """Whether this attempt is known to have arrived, or a later one."""
+        """Whether this attempt, or a later one, is known to have arrived."""
         return self.known is not None and self.known.tick >= tick
 
     def arrived(self, tick: int, now: float) -> Trust:
-        """An attempt is known to have arrived. The first one in time that names a new term begins that."""
+        """After an attempt is known to have arrived. The first one that arrives in time and names a new term begins that term."""
         attempt = next((each for each in self.open if each.tick == tick), None)
         if attempt is None:
             return self
@@ -89,11 +93,11 @@ class Trust:
         return replace(found, term=attempt.term, last_term=attempt.term)
 
     def _at(self, now: float) -> Trust:
-        """Without its term once that has lapsed."""
+        """As of `now`: without the term if it has lapsed."""
         return self if self.term == 0 or now < self.until else replace(self, term=0, lapsed_at=self.until)
 
     def ended(self) -> Trust:
-        """Without a term, so that nothing is sent before the next one begins. No attempt that is under way may begin it."""
+        """Without a term: nothing is sent before the next one begins. An attempt that is under way cannot begin one."""
         return replace(self, term=0, last_term=max(self.last_term, *(each.term for each in self.open), 0))
 
     def lost(self) -> Trust:
@@ -103,9 +107,9 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a host asks others to wait: its setting, or longer while its beats are slow. took_s: the last beat.
+    """The duration of a host: its setting, or longer while its beats are slow. took_s: of the last beat.
 
-    calm_since: since when none was slow (Clock seconds).
+    calm_since: since when the duration has not changed, and no beat took the share QUICK of it (Clock seconds).
     """
 
     lasts_s: float
@@ -114,7 +118,7 @@ class Pace:
     took_s: float = 0.0
 
     def measured(self, took_s: float, now: float) -> Pace:
-        """After a beat that was known to have arrived `took_s` after its start."""
+        """After a beat that became known to have arrived `took_s` after its start."""
         longest, lasts_s = max(LASTS_S_MAX, self.setting_s), self.lasts_s
         while took_s >= SLOW * lasts_s and lasts_s < longest:
             lasts_s = min(2 * lasts_s, longest)
@@ -126,7 +130,7 @@ class Pace:
 
 
 class Encounter(NamedTuple):
-    """Another process's document under this host's name, and since when it stands still (Clock seconds)."""
+    """Another process's document under this host's name. since: when this host first read it so (Clock seconds)."""
 
     incarnation: str
     tick: int
@@ -140,9 +144,10 @@ class Encounter(NamedTuple):
 def encountered(
     found: Encounter, before: Encounter | None, *, is_first: bool, is_replaced: bool
 ) -> Literal["replace", "wait", "give way"]:
-    """What becomes of it. is_first: nothing of this host's has arrived yet, so it is of an earlier process.
+    """What to do about another process's document. is_first: no beat of this host has arrived yet, so an earlier process
+    wrote the document.
 
-    is_replaced: this host has replaced that incarnation at its first write, so it is of a backup.
+    is_replaced: this host replaced that incarnation at its first write, so a backup has put the document back.
     """
     if is_first or is_replaced:
         return "replace"

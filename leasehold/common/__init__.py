@@ -1,1 +1,1 @@
-"""What `leases`, `pipeline` and `service` share, and what knows none of them."""
+"""What `leases`, `pipeline` and `service` share. It imports none of them."""

@@ -1,6 +1,6 @@
-"""Addresses: whether a name of a host is worth waiting for, and whether a URL is one. No client is needed.
+"""Addresses: whether a host name is worth waiting for, and whether a URL is valid. No client is needed.
 
-A name server that is away is an outage, and not the name's fault.
+If no name server answers, that is an outage, and not a wrong name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NO_SUCH_NAME = tuple(getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODA
 
 
 def is_nowhere_at_once(host: str) -> bool:
-    """Ask the resolver, in the caller's thread. host: a name or a number, without a port."""
+    """Whether the resolver answers that this host does not exist. Blocks. host: a name or an IP address, without a port."""
     try:
         socket.getaddrinfo(host, None)
     except socket.gaierror as error:
@@ -28,7 +28,7 @@ def is_unknown_name(error: BaseException) -> bool:
 
 
 def checked_url(url: str) -> str:
-    """The address of an HTTP endpoint, as it is. Raises ValueError, without it: it may hold a secret. Pure."""
+    """The URL of an HTTP endpoint, unchanged. Raises ValueError, whose text omits the URL: it may hold a secret. Pure."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -28,7 +28,7 @@ DEFAULT = "default"
 _COSMOS = "https://account.documents.azure.com"
 _STORAGE = "https://account.blob.core.windows.net"
 _IN_CLOUD = re.compile(r"\.blob\.(core|storage\.azure)\.")
-"""In the name of a server of Azure Storage, which has the account's name too."""
+"""Found in the names of Azure Storage's servers. Such a name contains the account's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class CosmosAccount:
 
     @property
     def host(self) -> str:
-        """For people and for telling accounts apart: no secret, no scheme, no usual port."""
+        """For people, and to tell accounts apart: without secrets, scheme and default port."""
         parts = urlsplit(self.endpoint)
         port = f":{parts.port}" if parts.port not in (None, 443) else ""
         return f"{parts.hostname}{port}"
@@ -56,7 +56,7 @@ def cosmos_account_of(
     identity: Identity | None = None,
     ca_file: Path | None = None,
 ) -> CosmosAccount:
-    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
+    """identity: DEFAULT, a client id, or a credential. Raises ValueError, whose text omits the values: they may be secrets."""
     if connection_string is not None:
         _check_alone("endpoint", endpoint, key, identity)
         endpoint, key = _endpoint_and_key(connection_string)
@@ -133,7 +133,7 @@ def storage_account_of(
     identity: Identity | None = None,
     ca_file: Path | None = None,
 ) -> StorageAccount:
-    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
+    """identity: DEFAULT, a client id, or a credential. Raises ValueError, whose text omits the values: they may be secrets."""
     if connection_string is not None:
         _check_alone("account_url", account_url, key, identity)
         _check_storage(connection_string)
@@ -161,7 +161,7 @@ def _check_path(setting: str, address: str) -> None:
 
 
 def _fields_of(connection_string: str) -> dict[str, str]:
-    """By their names in lower case."""
+    """The fields of a connection string, by their names in lower case."""
     parts = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
     return {name.strip().lower(): value.strip() for name, value in parts.items()}
 
@@ -209,7 +209,7 @@ def _is_base64(text: str) -> bool:
 
 
 def credential_of(identity: Identity | None) -> Any:
-    """azure-identity's, for asyncio. Nothing is sent yet."""
+    """A credential for asyncio: azure-identity's, or the program's own. Nothing is sent yet."""
     if not isinstance(identity, str | None):
         return GivenCredential(identity)
     from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
@@ -279,7 +279,7 @@ def storage_code_of(error: Exception) -> str:
 
 
 def headers_of(error: Exception) -> Mapping[str, str]:
-    """Those of the answer that the error is about."""
+    """The headers of the answer that the error is about."""
     return getattr(getattr(error, "response", None), "headers", {})
 
 

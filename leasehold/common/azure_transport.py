@@ -12,7 +12,7 @@ class Unauthorized(Exception):
     """The account does not accept the key."""
 
 
-class Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+class Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it in a way that type checkers do not see
     """tls: None for the SDK's default. A context for each request would mean a connection for each.
 
     is_opening: `send` raises Unauthorized at the first 401. The SDK for Cosmos DB would repeat its request for the account, and

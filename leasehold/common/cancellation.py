@@ -1,4 +1,4 @@
-"""Distinguishes a requested cancellation of this task from one that other code lets out."""
+"""Distinguish a requested cancellation of this task from one that other code raises, and let no code swallow one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 AGAIN_S = 1.0
-"""What has not ended by then is cancelled once more."""
+"""Code that has not ended after this time is cancelled once more."""
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this task was cancelled on request, or its coroutine closed, as Python does with those that no loop runs any more.
-    Any other cancellation is a fault: third-party code may let one out, and a task that ends by it ends without an error."""
+    """Whether this task was cancelled on request, or its coroutine closed, as Python does if no loop runs it any longer. Any
+    other cancellation is a fault: third-party code may raise one, and a task that it ends seems to end without an error."""
     if isinstance(error, GeneratorExit):
         return True
     task = asyncio.current_task()
@@ -32,10 +32,10 @@ async def await_shielded(task: asyncio.Future[T]) -> T:
 
 
 async def heeding(awaitable: Awaitable[T]) -> T:
-    """Await code that is not ours: our cancellation, also a timeout's, is raised once that code has ended, in whatever way.
+    """Await code that is not ours. Our cancellation, or a timeout's, is raised once that code has ended, in whatever way.
 
-    Before Python 3.12 `asyncio.wait_for` forgets one that comes together with what it waits for
-    (https://github.com/python/cpython/issues/86296), and other code catches it. A loop of ours around such code would never end.
+    Before Python 3.12, `asyncio.wait_for` forgets a cancellation that arrives together with the result
+    (https://github.com/python/cpython/issues/86296), and other code catches it. A loop around such code would never end.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -48,7 +48,7 @@ async def heeding(awaitable: Awaitable[T]) -> T:
 
 
 async def insisting(awaitable: Awaitable[T]) -> T:
-    """As `heeding`, for code that has such a loop in itself: it is cancelled again and again until it ends."""
+    """As `heeding`, for code that contains such a loop: it is cancelled again and again until it ends."""
     task = asyncio.ensure_future(awaitable)
     try:
         return await await_shielded(task)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-# A pace for questions that a source limits: callers pass one after another, evenly.
+# A pace for requests that a service limits: callers pass one after another, evenly.
 
 
 class Turnstile:
-    """monotonic: seconds. Callers pass in the order in which they came. One that gives up waiting costs the others nothing."""
+    """Callers pass in the order in which they arrived. One that gives up costs the others no time. monotonic: in seconds."""
 
     def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:
         self._monotonic = monotonic
@@ -27,7 +27,7 @@ class Turnstile:
         self._passed_at = -inf
 
     async def wait(self, per_s: float) -> None:
-        """Until 1 / per_s seconds after the one before has passed."""
+        """Wait until 1 / per_s seconds after the previous caller passed."""
         async with self._turn:
             pause_s = self._passed_at + 1 / per_s - self._monotonic()
             if pause_s > 0:
@@ -57,7 +57,7 @@ class BootClock:
 
 
 class LoopClock:
-    """The running loop's own time, as its timers and `asyncio.timeout` have it."""
+    """The time of the running event loop, which its timers and `asyncio.timeout` use."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
@@ -99,10 +99,10 @@ def retry_after_s(error: BaseException) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
-    """first_s, longest_s: between tries, doubled each time, with jitter; `retry_after_s` where the source names one.
+    """first_s, longest_s: pauses between tries, doubled each time, with jitter; at least `retry_after_s` if the source names it.
 
-    throttled_longest_s: in place of longest_s where the source names a time. It serves others meanwhile, and an unlucky reader
-    should not sleep through that. So it asks no more often than a reader that polls.
+    throttled_longest_s: replaces longest_s if the source names a time. The source serves others meanwhile, and an unlucky reader
+    should not sleep through that. At this pace, it asks no more often than a reader that polls.
     patience_s: how long nothing may succeed before the error reaches the caller.
     """
 
@@ -119,7 +119,7 @@ class Pauses:
 
 
 class Patience:
-    """One reader's. `pause` after each failure, `served` after each success."""
+    """The patience of one reader: call `pause` after each failure, and `served` after each success."""
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
@@ -130,7 +130,7 @@ class Patience:
         self._failures = 0
 
     async def pause(self, error: Exception) -> None:
-        """Raises the error once patience is used up, or if waiting as long as the source asks for would use it up."""
+        """Wait before the next try. Raises the error instead if this pause would use up the patience."""
         pauses = self._pauses
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since

@@ -10,5 +10,5 @@ NAME = "leasehold-processor"
 
 @cache
 def own_version() -> str:
-    """Raises PackageNotFoundError where nothing is installed, as in a folder of sources."""
+    """Raises PackageNotFoundError if the distribution is not installed, as in a folder of sources."""
     return version(NAME)

@@ -83,7 +83,7 @@ _NOT_ONE = (
 
 
 def read_dsn(dsn: str) -> dict[str, str]:
-    """Its parameters by their names. Raises ValueError, whose text continues "`dsn` ..."."""
+    """The DSN's parameters, by name. Raises ValueError, whose text continues "`dsn` ..."."""
     given = _read(dsn)
     if given is None or not given.keys() <= KEYWORDS or "\0" in dsn or not _is_text(dsn):
         raise ValueError(_NOT_ONE)
@@ -96,7 +96,7 @@ def read_dsn(dsn: str) -> dict[str, str]:
 
 
 def read_dsn_without_password(dsn: str) -> dict[str, str]:
-    """Its parameters, for an access token as the password, and TLS for it. Raises ValueError."""
+    """The DSN's parameters, for an access token as the password, and with TLS, which it needs. Raises ValueError."""
     given = read_dsn(dsn)
     if "password" in given:
         raise ValueError("`identity` provides the password, and `dsn` has one too: remove one of them")
@@ -106,22 +106,22 @@ def read_dsn_without_password(dsn: str) -> dict[str, str]:
 
 
 def check_table(schema: str, name: str) -> None:
-    """Raises ValueError for a name that PostgreSQL would cut short, or the driver read as a parameter."""
+    """Raises ValueError for a name that PostgreSQL would cut short, or the driver would take for a parameter."""
     for setting, each in (("schema", schema), ("table", name)):
         if not each or len(each.encode()) > NAME_BYTES_MAX or set("%\0") & set(each):
             raise ValueError(f"`{setting}` must be a name of 1 to {NAME_BYTES_MAX} bytes, without %")
 
 
 def _usual_sslmode(given: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """As the environment (PGSSLMODE) has it, but not without TLS."""
+    """The environment's mode (PGSSLMODE) if that needs TLS; otherwise the weakest one that does."""
     if given.get("sslrootcert") == "system":
-        return "verify-full"  # libpq takes nothing less with it
+        return "verify-full"  # libpq accepts nothing weaker with it
     usual = environment.get("PGSSLMODE", "")
     return usual if usual in _ENCRYPTED else _ENCRYPTED[0]
 
 
 def _read(dsn: str) -> dict[str, str] | None:
-    """None if it is none."""
+    """The parameters; None if this is not a DSN."""
     for scheme in _SCHEMES:
         if dsn.startswith(scheme):
             return _of_address(dsn[len(scheme) :])
@@ -197,5 +197,5 @@ def _is_text(dsn: str) -> bool:
 
 
 def _is_port(text: str) -> bool:
-    """An empty one stands for the usual port."""
+    """An empty text is the default port."""
     return not text or (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= PORT_MAX)

@@ -11,7 +11,7 @@ from leasehold.common.azure import Identity, credential_of, first_line
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 RENEW_BEFORE_S = 300
-"""A token that ends sooner is renewed before a connection is made with it."""
+"""A token that expires sooner than this is renewed before it is used for a connection."""
 TIMEOUT_S = 60
 
 
@@ -38,14 +38,14 @@ class NoToken(Exception):
 class TokenSource:
     """Keeps one token, which all connections share until it has to be renewed.
 
-    A renewal continues after a caller has timed out, for the next callers. Finding the identity can take longer than a call of
-    leases may. If every call started over, it would never end.
+    A renewal continues after a caller has timed out, for the next callers. Finding the identity can take longer than a call
+    about leases may. If every call started over, the renewal would never end.
     """
 
     def __init__(
         self, identity: Identity, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        """identity: `default`, or a managed identity's client id. credential: used instead, and not closed."""
+        """identity: as for `credential_of`. credential: used instead, and not closed."""
         self._identity = identity
         self._credential = credential
         self._own: Any = None
@@ -58,7 +58,7 @@ class TokenSource:
         return self._renewal is not None
 
     async def fetch(self) -> str:
-        """If a renewal fails, the present token is used until it ends. Raises NoToken."""
+        """A token. If a renewal fails, the present one is used until it expires. Raises NoToken."""
         if self._token is not None and self._left_s() > RENEW_BEFORE_S:
             return self._token.token
         if (renewal := self._renewal) is None:
@@ -70,7 +70,7 @@ class TokenSource:
         return renewal.result()
 
     def forget(self, token: str) -> None:
-        """The server refused it: the next connection gets another one."""
+        """Forget a token that the server has refused, so that the next connection gets another one."""
         if self._token is not None and self._token.token == token:
             self._token = None
 
@@ -98,7 +98,7 @@ class TokenSource:
             renewal.exception()  # retrieve it: all callers may have left
 
     def _present(self, why: str) -> str:
-        """The present token. Raises NoToken unless it still holds."""
+        """The present token. Raises NoToken if it has expired, or if there is none."""
         if self._token is None or self._left_s() <= 0:
             raise NoToken(why) from None
         return self._token.token

@@ -17,7 +17,7 @@ def is_async(credential: Any) -> bool:
 
 
 class GivenCredential:
-    """As the SDKs for asyncio want it. One that blocks is called in a thread."""
+    """The credential as the SDKs for asyncio require it. A blocking one is called in a thread."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -27,7 +27,7 @@ class GivenCredential:
         return await (call() if is_async(self._credential) else asyncio.to_thread(call))
 
     async def close(self) -> None:
-        """It belongs to the program."""
+        """Nothing to close: the credential belongs to the program."""
 
     async def __aenter__(self) -> GivenCredential:
         return self
@@ -37,10 +37,10 @@ class GivenCredential:
 
 
 class BlockingCredential:
-    """As the SDKs for threads want it."""
+    """The credential as the blocking SDKs require it."""
 
     def __init__(self, credential: Any) -> None:
         self.get_token = credential.get_token
 
     def close(self) -> None:
-        """It belongs to the program."""
+        """Nothing to close: the credential belongs to the program."""

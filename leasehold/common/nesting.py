@@ -14,7 +14,7 @@ _PLAIN = json.JSONDecoder()
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _ROUNDS = 8
-"""Texts that nest no deeper than this, which is nearly all, need no counting of single brackets."""
+"""Nearly all texts nest no deeper than this, and need no counting of single brackets."""
 
 
 class NestedTooDeeply(ValueError):

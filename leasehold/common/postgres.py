@@ -28,9 +28,9 @@ CLIENT_CHECK = "client_connection_check_interval"
 CLIENT_CHECK_MS = SQL("CASE WHEN strpos(version(), 'linux') > 0 THEN '1000' ELSE current_setting({}) END").format(
     Quoted(CLIENT_CHECK)
 )
-"""How often a server looks, while it works on a statement, whether the client is still connected.
+"""How often a server checks, while it runs a statement, whether the client is still connected.
 
-Servers on Windows and older ones on macOS refuse the setting (22023). SQL cannot catch that, so others than Linux keep theirs.
+Servers on Windows and older ones on macOS refuse the setting (22023). SQL cannot catch that, so only servers on Linux get it.
 """
 
 
@@ -39,7 +39,7 @@ def parameters_of(
 ) -> dict[str, Any]:
     """The parameters of a connection: ours, unless the DSN has others. Raises ValueError.
 
-    connect_s: for one attempt. idle_s: of a peer that acknowledges nothing. has_token: the password is an access token.
+    connect_s: for one attempt. idle_s: how long a peer may acknowledge nothing. has_token: the password is a token.
     """
     try:
         given = read_dsn(dsn)
@@ -71,7 +71,7 @@ def servers_in(dsn: str) -> int:
 
 
 def _defaults() -> dict[str, str]:
-    """Those of libpq and the environment."""
+    """The parameters from libpq's defaults and the environment."""
     known = {option.keyword.decode(): option.val and option.val.decode() for option in pq.Conninfo.get_defaults()}
     return {name: value for name, value in known.items() if value}
 
@@ -86,10 +86,10 @@ def address_of(parameters: Mapping[str, Any]) -> str:
 
 
 def limits_at_server(*, lock_s: float, statement_s: float, idle_s: float, transaction_s: float) -> Composed:
-    """A query that sets them for the session: bounds for a client that died, stopped or cannot be heard.
+    """A query that sets limits for the session, in case its client dies, stops or becomes unreachable.
 
-    lock_s: waiting for one lock. idle_s: silence inside a transaction, and of a peer that acknowledges nothing. Those that
-    a server lacks are skipped.
+    lock_s: of waiting for one lock. idle_s: of silence inside a transaction, and of a peer that acknowledges nothing.
+    Settings that a server lacks are skipped.
     """
     return _set_for_session(
         {
@@ -104,7 +104,7 @@ def limits_at_server(*, lock_s: float, statement_s: float, idle_s: float, transa
 
 
 def keepalives_at_server(idle_s: float) -> Composed:
-    """A query that sets them for the session: how soon the server gives up a peer that acknowledges nothing."""
+    """A query that sets keepalives for the session: how soon the server gives up on a peer that acknowledges nothing."""
     return _set_for_session(_keepalives(idle_s))
 
 
@@ -119,7 +119,7 @@ def _keepalives(idle_s: float) -> dict[str, int]:
 
 
 def _set_for_session(settings: Mapping[str, int | Composed]) -> Composed:
-    """The values are numbers, or expressions of texts."""
+    """The values are numbers, or SQL expressions that yield texts."""
     values = {name: Quoted(str(value)) if isinstance(value, int) else value for name, value in settings.items()}
     pairs = SQL(", ").join(SQL("({}, {})").format(Quoted(name), value) for name, value in values.items())
     return SQL(
@@ -135,7 +135,7 @@ class TokenRefused(Exception):
 
 
 async def connect(parameters: Mapping[str, Any], tokens: TokenSource | None = None) -> AsyncConnection:
-    """A connection that commits by itself and prepares no statements, because a pooler would give them to others.
+    """A connection with autocommit, and without prepared statements, because a pooler would give them to others.
 
     tokens: for the password. Raises NoToken, TokenRefused, and Error.
     """
@@ -152,7 +152,7 @@ async def connect(parameters: Mapping[str, Any], tokens: TokenSource | None = No
 
 
 def is_cut(connection: AsyncConnection) -> bool:
-    """Whether the server has ended it: one that waits for work is sent nothing else."""
+    """Whether the server has closed an idle connection: it sends nothing else on one."""
     if connection.closed:
         return True
     line = select.poll()
@@ -161,10 +161,10 @@ def is_cut(connection: AsyncConnection) -> bool:
 
 
 async def run_within(seconds: float, conversation: Awaitable[T], cut: Callable[[], None]) -> T:
-    """Cancelled or timed out, the conversation's connection is cut, and the server rolls back what was not committed.
+    """Run a conversation. If it times out or is cancelled, its connection is cut, and the server rolls back its transaction.
 
-    Left to itself, the driver would first ask the server to cancel and wait for it, on a stalled network for long. Raises
-    TimeoutError, and what `conversation` raises.
+    By default, the driver would first ask the server to cancel, and wait for that, which takes a long time on a stalled network.
+    Raises TimeoutError, and what `conversation` raises.
     """
     talk = asyncio.ensure_future(conversation)
     try:
@@ -175,18 +175,18 @@ async def run_within(seconds: float, conversation: Awaitable[T], cut: Callable[[
             cut()
             await asyncio.wait({talk})
         if not talk.cancelled():
-            talk.exception()  # retrieved: it is of the cut, or came at the moment of the cancellation
+            talk.exception()  # retrieve it: the cut caused it, or it arrived together with the cancellation
 
 
 def cut(connection: AsyncConnection) -> None:
-    """Nothing more is sent or received. The server notices."""
+    """Shut the connection down: nothing more is sent or received, and the server notices."""
     if connection.closed:
         return
     with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)  # fails where the other side was faster
+        line.shutdown(socket.SHUT_RDWR)  # fails if the other side was faster
 
 
-# Why a connection fails. It comes without SQLSTATE, as text only.
+# Why a connection fails. The reason has no SQLSTATE, only a text.
 
 
 _LOGIN_REFUSED = re.compile(r"FATAL: .*(?:authentication|token)", re.IGNORECASE)
@@ -222,7 +222,7 @@ def is_login_refused(error: Error) -> bool:
 
 
 def words_of(error: Error) -> str:
-    """In one line, with the server's detail and hint; the error's type if it has no text."""
+    """The error in one line, with the server's detail and hint; its type if it has no text."""
     if error.sqlstate is None:
         return " ".join(str(error).split()) or type(error).__name__
     more = [text for text in (error.diag.message_detail, error.diag.message_hint) if text]

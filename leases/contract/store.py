@@ -30,8 +30,8 @@ TEXTS = (
 
 @pytest.mark.asyncio
 class LeaseStoreContract:
-    """Define a fixture `store`: a LeaseStore on an empty container; and `other` if there is a second way into the
-    container.
+    """Define a fixture `store`: a LeaseStore on an empty container. If the container can have a second handle, as for
+    another host, also define `other`.
     """
 
     @pytest.fixture
@@ -199,7 +199,7 @@ class LeaseStoreContract:
             assert await store.read_changes("", unknown) is None
 
     async def test_changes_read_while_others_write_miss_nothing(self, store: LeaseStore, other: LeaseStore) -> None:
-        """Whatever the order in which concurrent writes are carried out: each is listed, or in one of the answers."""
+        """Whatever the order in which concurrent writes are carried out, each is in the listing or in one of the answers."""
         names = [f"a/leases/{number}" for number in range(8)]
         for name in names[:4]:
             await store.create(name, '{"count":0}')

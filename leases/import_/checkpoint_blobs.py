@@ -85,9 +85,9 @@ def _exported(number: int, document: Document) -> CheckpointBlob:
 
 
 def host_blob(lease: Lease, folder: str) -> dict[str, object]:
-    """The blob from which an EventProcessorHost of .NET continues behind the lease's position, as `blobs_of` reads it.
+    """The blob from which an EventProcessorHost of .NET continues after the lease's position, as `blobs_of` reads it.
 
-    Its epochs begin above the lease's, so its receivers displace any that still runs here. Raises InvalidDocument if the
+    Its epochs begin above the lease's, so its receivers displace any receiver that still runs here. Raises InvalidDocument if the
     position has no offset.
     """
     place = _PLACE.fullmatch("0@-1" if lease.continuation is None else lease.continuation)
@@ -130,7 +130,7 @@ def _folder_of(kind: Kind, blob: CheckpointBlob) -> str:
 
 
 def _stored(folder: str, blobs: Sequence[CheckpointBlob], pipeline: str) -> Deployment:
-    """For a BlobCheckpointStore. A partition's document is its ownership, because that changes while an owner holds it."""
+    """For a BlobCheckpointStore. A partition's document is its ownership blob, which changes while it has an owner."""
     checkpoints, ownerships = (
         {blob.name.rpartition("/")[2]: blob for blob in blobs if blob.name.startswith(f"{folder}/{what}/")}
         for what in ("checkpoint", "ownership")
@@ -167,7 +167,7 @@ def _checkpointed(checkpoint: CheckpointBlob, ownership: CheckpointBlob | None, 
 
 
 def _hosted(folder: str, blobs: Sequence[CheckpointBlob], pipeline: str) -> Deployment:
-    """For an EventProcessorHost. Its hosts hold an Azure lease on the blob, which ends 30 s after they do."""
+    """For an EventProcessorHost. Its hosts hold an Azure lease on the blob, which expires 30 s after they end."""
     found = {blob.name: _processed(blob, pipeline) for blob in blobs}
     leased = [found[blob.name] for blob in blobs if blob.is_leased]
     return Deployment(
@@ -179,7 +179,7 @@ def _hosted(folder: str, blobs: Sequence[CheckpointBlob], pipeline: str) -> Depl
 
 
 def _processed(blob: CheckpointBlob, pipeline: str) -> Candidate:
-    """Without a lease if there is no position."""
+    """The candidate, without a lease if there is no position."""
     try:
         content = _content_of(blob)
         fields = Fields(blob.name, content)
@@ -220,10 +220,10 @@ def _continuation(name: str, offset: object, number: object) -> str | None:
     """`<sequence number>@<offset>`, or one of them alone; None if neither is known."""
     at = "" if _never(offset) else str(offset)
     if at and not _OFFSET.fullmatch(at):
-        Fields(name, {}).refuse("offset", f"is {at[:40]!r}, and none of an event hub")
+        Fields(name, {}).refuse("offset", f"is {at[:40]!r}, which is not an event hub's")
     count = "" if _never(number) else str(number)
     if count and not re.fullmatch("[0-9]{1,18}", count, re.ASCII):
-        Fields(name, {}).refuse("sequencenumber", f"is {count[:40]!r}, and no number of an event")
+        Fields(name, {}).refuse("sequencenumber", f"is {count[:40]!r}, which is not a sequence number")
     return count + (f"@{at}" if at else "") or None
 
 

@@ -101,7 +101,7 @@ def _unpacked(name: str, continuation: str) -> str:
 
 def _check_version(fields: Fields) -> None:
     if (version := fields.integer("V")) != VERSION:
-        fields.refuse("V", f"is {version}, and {VERSION} alone is known")
+        fields.refuse("V", f"is {version}, and only {VERSION} is known")
 
 
 def _check_start(start: Fields) -> None:
@@ -127,7 +127,7 @@ def _part(fields: Fields) -> Part:
         bounds.refuse("min", "and max are not bounds of hashed keys")
     token = fields.optional_text("token", CONTINUATION_BYTES_MAX)
     if token is not None and token.startswith(("[", "{")):
-        fields.refuse("token", "holds a continuation of an SDK before 4, and no ETag")
+        fields.refuse("token", "holds a continuation of an SDK before 4, not an ETag")
     return Part(low, high, token)
 
 
@@ -144,12 +144,12 @@ _OWN = "leasehold:"
 def documents_in(text: str) -> list[Document]:
     """The documents in JSON lines or a JSON array. Raises InvalidDocument."""
     if len(text) > INPUT_BYTES_MAX:
-        raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export the leases alone")
+        raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export only the leases")
     text = text.removeprefix("\ufeff").strip()
     found = parsed("the input", text) if text.startswith("[") else [*_lines(text)]
     assert isinstance(found, list)
     if len(found) > DOCUMENTS_MAX:
-        raise InvalidDocument(f"the input holds more than {DOCUMENTS_MAX} documents: export the leases alone")
+        raise InvalidDocument(f"the input holds more than {DOCUMENTS_MAX} documents: export only the leases")
     return [_checked(number, each) for number, each in enumerate(found, 1)]
 
 
@@ -190,7 +190,7 @@ def leases_among(documents: Sequence[Document], prefix: str | None = None) -> tu
     if len(found) > 1:
         shown = ", ".join(f"'{each}'" for each in found[:8])
         raise InvalidDocument(
-            f"the input holds the leases of {len(found)} processors ({shown}): choose one by --prefix, which ids begin with"
+            f"the input holds the leases of {len(found)} processors ({shown}): choose one by --prefix, the beginning of its ids"
         )
     return found[0] if found else None, wanted
 
@@ -213,7 +213,7 @@ def _prefix_of(document: Document) -> str | None:
 def candidates(
     documents: Iterable[Document], *, pipeline: str, is_java: bool, prefix: str | None = None, mode: str | None = None
 ) -> list[Candidate]:
-    """One for each document. mode: of the pipeline's feed, in .NET's terms."""
+    """One candidate for each document. mode: of the pipeline's feed, in .NET's terms."""
     return [_candidate(each, pipeline, is_java, prefix, mode) for each in documents]
 
 

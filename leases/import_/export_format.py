@@ -3,8 +3,8 @@
     {"leasehold": 1, "pipeline": {"name": ..., "feed": ..., "sink": ..., "transform": ..., "complete": ..., "leases": 4}}
     {"leasehold": 1, "lease": {...}}          four times: the lease's document, as leasehold.leases.document writes it
 
-The number of leases reveals a truncated file. Owners are exported, but not imported. Each line has
-version 1 of a lease's document, which earlier releases of Leasehold read too: later versions differ in what judges an owner.
+The number of leases reveals a truncated file. Owners are exported, but not imported. Each line has version 1 of a lease's
+document, which earlier releases of Leasehold read too: later versions differ in how an owner is judged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ExportedPipeline:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """As they will be here: without an owner, and not requested by any host."""
+        """The leases as they will be here: without an owner, and not requested by any host."""
         return [
             Candidate(
                 document=lease_id(lease.pipeline, lease.partition),
@@ -63,7 +63,7 @@ def _lease_line(lease: Lease) -> str:
 
 
 def groups_in(text: str) -> dict[str, ExportedPipeline]:
-    """By pipeline. Raises InvalidDocument, which names the line."""
+    """The exported pipelines, by name. Raises InvalidDocument, which names the line."""
     if len(text) > INPUT_BYTES_MAX:
         raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export one pipeline at a time")
     lines = [(f"line {number} of the input", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

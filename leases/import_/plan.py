@@ -3,8 +3,8 @@
     candidates = cosmos_import or export_format     what the input holds, document by document
     changes = planned(candidates, seen, rules)          created, moved, unchanged, or refused with the reason
 
-Each change is one compare-and-swap, so a plan may be carried out partly and planned again; completed changes are then
-unchanged. An existing lease is moved by a reset (a new generation), or its sink would continue from its old position.
+Each change is one compare-and-swap, so a plan may be carried out partly and planned again: changes that were made are then
+`unchanged`. An existing lease is moved by a reset (a new generation), or its sink would continue from its old position.
 Nothing moves back unless forced, and nothing changes while its owner is alive.
 """
 
@@ -72,7 +72,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What limits an import."""
+    """The limits of an import."""
 
     compare: Compare
     overlapping: Overlapping = lambda lease, others: ()
@@ -96,7 +96,7 @@ def planned(candidates: Iterable[Candidate], seen: Mapping[str, VersionedLease],
 
 
 def _open_first(change: PlannedChange) -> tuple[bool, str]:
-    """Any host that sees a closed lease creates its children at the closed position; those in the input may be later."""
+    """Closed leases last: a host that sees one creates its children where it ended, and the input may have later positions."""
     return change.wanted is not None and change.wanted.closed, change.partition
 
 
@@ -216,7 +216,7 @@ class _Plan:
         return replace(lease, generation=generation + 1), [*way, note]
 
     def _reset(self, here: Lease, continuation: str | None) -> Lease:
-        """Raises _LeftOut if the sink is further than the lease."""
+        """The lease at another position. Raises _LeftOut if that moves back from the sink's position, unless forced."""
         generation, position = self._rules.standings.get(here.partition, (-1, None))
         if generation == here.generation:
             self._way(continuation, position, "the sink")

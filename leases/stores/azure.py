@@ -97,7 +97,7 @@ class OnceOverTls(Transport):
             attempt += 1
 
     async def open(self) -> None:
-        """Raises StoreUnavailable if requests could not be sent once."""
+        """Raises StoreUnavailable if it is not certain that requests are sent only once."""
         await super().open()
         if self.session is not None:
             send_once(self.session)
@@ -114,7 +114,7 @@ class Credential(Protocol):
 class PatientCredential:
     """A credential whose search continues after a caller has timed out, for the next callers.
 
-    Finding the identity can take longer than a call to a store may. If every call started over, it would never end.
+    Finding the identity can take longer than a call to a store may. If every call started over, the search would never end.
     """
 
     def __init__(self, credential: Credential) -> None:
@@ -152,7 +152,7 @@ def send_once(session: aiohttp.ClientSession) -> None:
 
 
 def unanswered(error: Exception, doing: str, *, is_write: bool, address: str) -> StoreError:
-    """What it means that no answer came. address: the setting with the account's address."""
+    """The error for a request without an answer. address: the setting with the account's address."""
     cause, why = getattr(error, "inner_exception", None), first_line(error)
     if isinstance(cause, _UNTRUSTED):
         return StoreUnavailable(
@@ -160,7 +160,7 @@ def unanswered(error: Exception, doing: str, *, is_write: bool, address: str) ->
         )
     if isinstance(error, ClientAuthenticationError):
         return StoreUnavailable(f"{doing}: no Azure credentials found ({why}): run `az login`, or set `key`")
-    # The SDK itself reports a broken connection like one that was never made.
+    # The SDK itself reports a broken connection like one that was never established.
     if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError):
         return StoreUnavailable(f"{doing}: the account cannot be reached ({why}): look at its {address}")
     return in_doubt(f"{doing}: the answer was lost ({why})", is_write=is_write)
@@ -168,4 +168,4 @@ def unanswered(error: Exception, doing: str, *, is_write: bool, address: str) ->
 
 def in_doubt(what: str, *, is_write: bool) -> StoreError:
     """A failure after which the service may have carried out the request."""
-    return StoreAmbiguous(f"{what}: it may or may not be done") if is_write else StoreUnavailable(what)
+    return StoreAmbiguous(f"{what}: it may or may not have been done") if is_write else StoreUnavailable(what)

@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 WAL_ATTEMPTS = 10
 QUEUED_MAX = 4
-"""How many calls about leases wait in line, at most: a thousand partitions that start together make a thousand."""
+"""How many calls about leases the thread has at a time: a thousand partitions that start together make a thousand calls."""
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 POLL_S = 0.005
-"""Between two tries to write while another connection does."""
+"""The time between two tries to write while another connection is writing."""
 SLOW_S, PAUSE_S = 0.05, 0.01
-"""After a write that took longer than the first, others get the second to be first."""
+"""After a write that took longer than the first, a thread pauses for the second, so that others can write first."""
 
 _REMEDIES = {
     sqlite3.SQLITE_PERM: "make the file and its directory readable and writable for this user",
@@ -41,19 +41,19 @@ class SqliteStore(LeaseStore):
     """Every write is one SQL statement in its own transaction, synced to disk before it is answered.
 
     busy_timeout_s: how long a call waits for another process's write. Keep it well below the usual timeout of callers:
-    calls take turns on one thread, and one that waits blocks the others. A call that is cancelled while it runs continues
-    to its end in that thread, so its write may still happen. A call that was still waiting never happens.
+    calls take turns on a thread, and one that waits blocks the others. A call that is cancelled while it runs continues to
+    its end in that thread, so its write may still happen. A call that is cancelled before that never happens.
 
-    Documents of the group (hosts, orders) have connections of their own, one for writes and one for reads: a beat waits for no
-    write of a lease but the one that is being synced. After a slow write of a lease, the next one lets others be first.
+    Documents of the group (hosts, orders) have connections of their own, one for writes and one for reads. So a beat waits only
+    for the write of a lease that is being synced: after a slow write of a lease, others can write before the next one.
 
     Not guaranteed:
 
     - A process that is stopped (SIGSTOP, a debugger) inside a write blocks every other writer until it continues or is
       killed; no timeout helps. A write is one statement, so it lasts no longer than a sync of the disk.
     - The file must be on a local disk: write-ahead logging needs memory that all processes share.
-    - A file that was replaced by an older copy of itself repeats ETags. A file that was removed or replaced under a
-      running process is noticed at the next call.
+    - If an older copy of the file replaces it, ETags are repeated. A running process notices at its next call that the
+      file was removed or replaced.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0, creates: bool = True) -> None:
@@ -101,7 +101,7 @@ class SqliteStore(LeaseStore):
 
 
 class _ConnectionThread:
-    """A thread with a connection: calls take turns. pauses: whether others may be first after a slow write."""
+    """A thread with a connection: calls take turns. pauses: whether it lets others write first after a slow write."""
 
     def __init__(self, path: Path, busy_timeout_s: float, creates: bool, *, pauses: bool = False) -> None:
         self.opening = ""
@@ -111,7 +111,7 @@ class _ConnectionThread:
         self._creates = creates
         self._pauses = pauses
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
-        self._connection: sqlite3.Connection | None = None  # of the thread alone, as is the next one
+        self._connection: sqlite3.Connection | None = None  # only the thread uses this and the next one
         self._opened: tuple[int, int] | None = None
 
     async def run(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
@@ -292,8 +292,8 @@ def _has_table(connection: sqlite3.Connection) -> bool:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """The switch fails at once if another process is opening the file for the first time too; a write lock waits for
-    that.
+    """The switch fails at once if another process is opening the file for the first time too. Taking a write lock waits
+    until that is done.
     """
     for _ in range(WAL_ATTEMPTS):
         try:

@@ -1,7 +1,8 @@
 """Leases in a container of Azure Blob Storage.
 
-`store` implements the five calls; `codec` maps ids and bodies to blobs (pure); `container` makes the requests over what `account`
-opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left, and `checkpoints` writes for them.
+`store` implements the five calls, and `codec` maps ids and bodies to blobs (pure). `container` makes the requests. `account`
+opens the connection for them, and translates the SDK's errors. `OthersBlobs` is for the blobs of other processors, and
+`checkpoints` writes checkpoints that they can read.
 """
 
 from leasehold.leases.stores.blob.account import BlobContainerAddress

@@ -125,7 +125,7 @@ def connect(
     account: StorageAccount, place: BlobContainerAddress, tls: ssl.SSLContext, timeout_s: float
 ) -> BlobConnection:
     """Nothing is sent yet. Raises ValueError if the SDK does not accept the connection string."""
-    # Left alone, the SDK would send a request three times again, 15 to 40 s later.
+    # By default, the SDK would repeat a request three times, 15 to 40 s later.
     transport = OnceOverTls(tls, pause_s, connection_timeout=timeout_s / 2, read_timeout=timeout_s)
     credential = None
     if account.connection_string is not None:

@@ -4,8 +4,8 @@
 
 KEDA's scaler and processors of the SDKs read them, and so does `leasehold.leases.import_.checkpoint_blobs`.
 
-A checkpoint moves forwards only, except after an operator's reset. The content of the blob counts resets: a lease's
-generation, or nothing for generation 0. The SDKs write metadata alone, so the content survives their checkpoints.
+A checkpoint only moves forwards, except after an operator's reset. The content of the blob counts resets: a lease's
+generation, or nothing for generation 0. The SDKs write only metadata, so the content survives their checkpoints.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Checkpoint:
     offset: str = "-1"
 
     def packed(self, *, whole: bool) -> Packed:
-        """whole: with the content, else the metadata alone."""
+        """whole: with the content; otherwise only the metadata."""
         metadata = {"offset": self.offset, "sequencenumber": str(self.sequence)}
         content = str(self.generation).encode() if self.generation else b""
         return Packed(metadata=metadata, content=content if whole else None)
@@ -75,7 +75,7 @@ class CheckpointBlobs:
     """The checkpoints of one hub and consumer group.
 
     - `folder`: `{namespace}/{hub}/{group}`, in lower case.
-    - `interval_s`: how often a partition's checkpoint is written at most.
+    - `interval_s`: the least time between two writes of a partition's checkpoint.
     """
 
     title = "checkpoint blob"

@@ -1,7 +1,7 @@
 """The body of a document <-> a blob's metadata, or its content if it does not fit into metadata. Pure.
 
     leasehold: json        leasehold_0: {"version":1,...}     as long as it fits: people can read it, and one listing reads all
-    leasehold: zlib        leasehold_0: eJyN...               compressed, in base64: a host that reports its batches
+    leasehold: zlib        leasehold_0: eJyN...               compressed, in base64: if it is too long for that
     leasehold: content                                        the blob's content is the body: read one by one
 
 A blob's metadata is limited to 8 KiB, including names, and is sent as HTTP headers: ASCII, no control characters, and
@@ -23,7 +23,7 @@ from leasehold.leases.document import BODY_BYTES_MAX, lease_prefix, unreadable
 # Ids of the store <-> names of blobs. Pure.
 #
 #     orders/leases/7        orders/7                   a lease: one blob at {group}/{partition}
-#     orders/leases/a%2Fb    orders/a~2Fb               of a file: in URLs, as Azure's names are, % would need an escape
+#     orders/leases/a%2Fb    orders/a~2Fb               of a file: Azure's names are in URLs, where % would need an escape
 #     orders/leases/v1.      orders/v1.!                no segment of a name may end with a dot
 #     orders/info            _leasehold/orders/info     everything else
 #     _hosts/host-a          _leasehold/_hosts/host-a
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _begun(text: str) -> str:
-    """Escapes a prefix, in which the last dot may not end a segment."""
+    """The prefix, escaped. A dot at its end may be inside of a segment, and is not escaped."""
     return _escaped(text + "?")[:-1]
 
 

@@ -121,13 +121,13 @@ class LeaseBlobContainer:
             raise
 
     async def _still_there(self, name: str) -> None:
-        """Raises StoreMissing."""
+        """Raises StoreMissing if the blob does not exist."""
         try:
             await self.look(name)
         except StoreMissing:
             raise
         except StoreError:
-            return  # it was not written, and that is known
+            return  # only the conflict is certain
 
     async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
         container, is_made = self._ensure_connection().container, False
@@ -150,8 +150,8 @@ class LeaseBlobContainer:
         return self._connection
 
     async def _make(self, container: ContainerClient) -> None:
-        """Create the container: nothing was done without it. Raises StoreMissing if it must not be created,
-        StoreUnavailable.
+        """Create the container, without which the request was not carried out. Raises StoreMissing if it must not be
+        created, StoreUnavailable.
         """
         if not self._place.creates:
             raise StoreMissing(f"no leases yet in {self._place}: no host has run this configuration")
@@ -171,7 +171,7 @@ class LeaseBlobContainer:
         return {"etag": f'"{etag}"', "match_condition": MatchConditions.IfNotModified}
 
 
-# The calls as the SDK has them
+# The calls of the SDK
 
 
 async def _list_blobs(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[StoredBlob]:
@@ -227,5 +227,5 @@ def _etag(answer: Mapping[str, Any], name: str) -> str:
     """The ETag in the answer to a write."""
     etag = str(answer.get("etag") or "").strip('"')
     if not etag:
-        raise StoreAmbiguous(f"writing '{name}' was answered without an ETag: it may or may not be done")
+        raise StoreAmbiguous(f"writing '{name}' was answered without an ETag: it may or may not have been done")
     return etag

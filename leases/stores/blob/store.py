@@ -31,7 +31,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BlobStore(LeaseStore):
-    """Bodies are in the blobs' metadata. The few that are too large for it are read one by one after the listing.
+    """Bodies are in the blobs' metadata. The few that are too large for that are read individually after the listing.
 
     Every write keeps metadata that is not ours. A foreign blob in the place of a lease is unreadable, and is never
     overwritten.

@@ -1,7 +1,7 @@
 """Leases in a Cosmos DB container, as the .NET change feed processor keeps them.
 
-`store` maps ids to documents, and `documents` converts them (pure); `container` makes the calls over what `connection`
-opens and translates the SDK's errors.
+`store` maps ids to documents, and `documents` converts them (pure). `container` makes the calls. `connection` opens the
+connection for them, and translates the SDK's errors.
 """
 
 from leasehold.leases.stores.cosmos.connection import CosmosContainerAddress

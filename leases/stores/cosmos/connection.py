@@ -1,9 +1,9 @@
 """The connection to the container: credentials, TLS, and an SDK that repeats nothing by itself.
 
-The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost
+By default, the SDK would wait for half a minute if it is throttled, and would repeat a write if the answer was lost
 (`leasehold.leases.stores.azure`).
 
-All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
+All requests go to the given address, which leads to the account's write region, so reads are as fresh as possible.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _NOTHING_INDEXED: dict[str, Any] = {
     "includedPaths": [],
     "excludedPaths": [{"path": "/*"}],
 }
-"""Queries use only ids, which are always indexed. Any other index would make each renewal more expensive."""
+"""Queries use only ids, which are always indexed. Any other index would make each write of a lease more expensive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Cosmos
 
 
 def _why_not_made(error: AzureError) -> str:
-    if getattr(error, "status_code", None) == 403:  # no data role helps: they are for what is in a container
+    if getattr(error, "status_code", None) == 403:  # no data role helps: such roles are for the contents of containers
         return "Cosmos DB answered 403: no data role allows an identity to create containers"
     return str(translated(error, "creating it", is_write=False))
 

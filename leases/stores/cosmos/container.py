@@ -33,8 +33,7 @@ Call = Callable[[CosmosConnection], Awaitable[T]]
 
 PAGE_ITEMS_MAX = 1000
 OPENING_SHARE = 0.9
-"""The share of a call's time for opening: giving up on the opening gives a better message than a call that is cut off.
-"""
+"""The share of a call's time for opening: an opening that gives up has a better message than a call that is cut off."""
 _BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
 _COUNT_BY_PREFIX = "SELECT VALUE COUNT(c.id) FROM c WHERE STARTSWITH(c.id, @id)"
 """Answered from the index alone, because the counted property is that of the filter."""
@@ -43,7 +42,7 @@ _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
 _CONTINUATION = re.compile(r'"?([0-9]{1,19})"?')
 _TOKEN = re.compile(r"[^ ]*(?: [0-9]{1,19}:[0-9]{1,19})+", re.ASCII)
 _RANGE_GONE = (400, 410)
-"""What answers a continuation whose range, or whose container, is no more."""
+"""The statuses that answer a continuation of a range, or of a container, that no longer exists."""
 _SESSION = re.compile(r"([^:]+):(?:[^#]*#)?([0-9]{1,19})(?:#.*)?")
 """The token in an answer of one range: the range, and the number of the last write that the answering replica has."""
 
@@ -71,12 +70,12 @@ class LeaseContainer:
         return await self._run(f"listing '{prefix}'", lambda to: self._query(to, _BY_PREFIX, prefix))
 
     async def count(self, prefix: str) -> int:
-        """By one query, which the SDK sends to one range after another if there are several."""
+        """How many documents there are, by one query, which the SDK sends to one range after another if there are several."""
         return await self._run(f"counting '{prefix}'", lambda to: self._count(to, prefix))
 
     async def read_changes(self, since: str | None) -> tuple[list[Document], str] | None:
-        """The newest version of every document that was written since a token, and the next token; None as
-        `LeaseStore.read_changes` has it.
+        """The newest version of every document that was written since a token, and the next token; None in the
+        cases of `LeaseStore.read_changes`.
         """
         return await self._run("reading changes", lambda to: self._changes(to, since))
 
@@ -120,7 +119,7 @@ class LeaseContainer:
                 return await call(connection)
         except (AzureError, OSError) as error:
             if is_gone(error):
-                self._connection = None  # others may still be at it; it is closed at the end
+                self._connection = None  # other calls may still use it; `close` closes it
             raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
 
     async def _connect(self) -> CosmosConnection:
@@ -158,7 +157,7 @@ class LeaseContainer:
             await self.read(id)
             raise StoreConflict(f"document '{id}' was changed by another writer: read it again")
 
-    # The calls as the SDK has them
+    # The calls of the SDK
 
     async def _query(self, to: CosmosConnection, query: str, value: str) -> list[Document]:
         parameters: list[dict[str, object]] = [{"name": "@id", "value": value}]
@@ -178,10 +177,10 @@ class LeaseContainer:
     async def _changes(self, to: CosmosConnection, since: str | None) -> tuple[list[Document], str] | None:
         """By the change feed, one request for each range, as a rule.
 
-        Each range numbers its writes in the order in which all its replicas carry them out, and a continuation is such a
-        number: of the replica that answered, even if others have more. So it covers no write that was not shown. A
-        range that was split or merged has no continuation any more. A container whose keys are not its ids may have two
-        documents with one id, which only a listing shows.
+        Each range numbers its writes in the order in which all its replicas carry them out. A continuation is the number of
+        the last write on the replica that answered, even if others have more. So it covers no write that was not shown.
+        After a split or a merge, a continuation of the former range is invalid. A container whose keys are not its ids may
+        have two documents with one id, which only a listing shows.
         """
         if to.has_own_keys:
             return None
@@ -219,10 +218,10 @@ class LeaseContainer:
         return ends
 
     async def _changes_of(self, to: CosmosConnection, range_id: str, after: int) -> tuple[list[Document], int] | None:
-        """What was written to a range after a write, up to the last one that it had when it was first asked; and the last
-        one that was read. None if the range is gone, or has fewer writes than were read before.
+        """What was written to a range after the write `after`, up to the range's last write at the first request; and the
+        number of the last write that was read. None if the range is gone, or has fewer writes than were read before.
 
-        It ends there, because under constant writes there is always more.
+        Later writes are left out, because under constant writes there are always more.
         """
         found: list[Document] = []
         end: int | None = None
@@ -245,7 +244,7 @@ class LeaseContainer:
         try:
             return await to.proxy.read_item(id, self._key(id))
         except CosmosResourceNotFoundError:
-            # Where keys are not ids they may be anything: older leases of .NET's have a GUID.
+            # If keys are not ids, they may be anything: older leases of .NET's have a GUID.
             for item in await self._query(to, _BY_ID, id) if to.has_own_keys else ():
                 return item
             raise
@@ -278,10 +277,10 @@ class LeaseContainer:
 
 
 async def _page(to: CosmosConnection, range_id: str, after: int) -> tuple[list[Document], int | None, int | None]:
-    """The next documents of a range, up to which write they go, and the last write that the range has.
+    """The next documents of a range, the number of the last write that they cover, and that of the range's last write.
 
-    The SDK's change feed reads until there is nothing more, which under constant writes has no end. So its reading of
-    all documents is taken, and azure-core's hook adds the change feed's headers to the request.
+    The SDK's change feed reads until there is nothing left, which never happens under constant writes. So this calls its
+    method that reads all documents, and a hook of azure-core adds the change feed's headers to the request.
     """
     headers: dict[str, str] = {}
 
@@ -321,7 +320,7 @@ def _ends_in(token: str, rid: str) -> dict[str, int] | None:
 
 
 def _write_number(continuation: str) -> int | None:
-    """Up to which write it covers a range."""
+    """The number of the last write that a continuation covers; None if it is not one."""
     found = _CONTINUATION.fullmatch(continuation)
     return None if found is None else int(found[1])
 
@@ -331,5 +330,5 @@ def _etag(answer: Mapping[str, object], id: str) -> str:
     headers: Mapping[str, str] = getattr(answer, "get_response_headers", dict)()
     etag = answer.get("_etag") or headers.get("etag")
     if not isinstance(etag, str) or not etag:
-        raise StoreAmbiguous(f"writing '{id}' was answered without an ETag: it may or may not be done")
+        raise StoreAmbiguous(f"writing '{id}' was answered without an ETag: it may or may not have been done")
     return etag

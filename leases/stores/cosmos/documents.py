@@ -20,7 +20,7 @@ from leasehold.leases.store import Stored
 Document = Mapping[str, object]
 
 OWN = "leasehold:"
-"""No id of .NET begins with it, nor does anything that KEDA searches for: those begin with the account's name and a
+"""No id of .NET begins with this, nor do the ids that KEDA searches for: those begin with the account's name and a
 dot.
 """
 PARTITION_KEY = "partitionKey"
@@ -42,8 +42,8 @@ def own_id(id: str) -> str:
 
 
 def info_document_id(family: Family) -> str:
-    """The id of a pipeline's `info`. It follows the leases' prefix, so that the pipeline finds it under another name,
-    too.
+    """The id of a pipeline's `info`. It contains the leases' prefix, so that the pipeline finds it under another
+    name, too.
     """
     return f"{OWN}{family.prefix}:info"
 
@@ -88,7 +88,7 @@ def lease_stored(family: Family, documents: list[Document]) -> Stored:
 
 
 def is_made_anew(lease: Lease) -> bool:
-    """Whether it does not come from a document that was read."""
+    """Whether the lease does not come from a document that was read."""
     return DOCUMENT not in lease.unknown
 
 

@@ -89,7 +89,7 @@ class CosmosStore(LeaseStore):
         return ChangedDocuments([stored for stored in found if stored.id.startswith(prefix)], token)
 
     async def count(self, prefix: str) -> int | None:
-        """None for leases in .NET's form, among which other documents may lie."""
+        """None for leases in .NET's form, because other documents may be among them."""
         if any(
             prefix.startswith(lease_prefix(name)) or lease_prefix(name).startswith(prefix) for name in self._monitored
         ):
@@ -126,7 +126,7 @@ class CosmosStore(LeaseStore):
         await self._container.close()
 
     async def _list_document(self, document: Document) -> Sequence[Stored]:
-        """As `list` has it: empty if the document belongs to another program."""
+        """What `list` returns for a document: nothing if it belongs to another program."""
         name, found = str(document["id"]), list[Stored]()
         for pipeline in self._monitored:
             family = await self._family(pipeline)

@@ -48,7 +48,7 @@ _REMEDIES = {
 
 
 def failed(error: Error, address: str, doing: str, *, is_lost: bool, is_write: bool) -> StoreError:
-    """is_lost: the connection is gone."""
+    """is_lost: whether the connection is gone."""
     prefix = f"PostgreSQL {address}: {doing}"
     if not is_lost:
         remedy = _REMEDIES.get(error.sqlstate or "")
@@ -79,7 +79,7 @@ def not_connected(error: Error, address: str, setting: str = DSN) -> StoreUnavai
 
 
 def _are_all_read_only(error: Error, address: str) -> bool:
-    """Whether each server of the address was reached and takes no writes. The driver omits those whose name is not resolved."""
+    """Whether each server of the address was reached and takes no writes. The driver omits servers whose names do not resolve."""
     attempts = [each for each in _ATTEMPT.split(str(error).rpartition(_ALL_ATTEMPTS)[2]) if each.strip()]
     servers = address.partition(":")[0].count(",") + 1
     return len(attempts) >= servers and all(any(words in each for words in _READ_ONLY_SESSION) for each in attempts)
@@ -106,7 +106,7 @@ def not_migrated(error: Error, address: str, table: str) -> StoreUnavailable:
 
 
 def token_refused(error: TokenRefused, address: str, setting: str = DSN) -> StoreUnavailable:
-    """A token ends by itself, and the service may be unable to verify it for a while: another one may be taken."""
+    """A token expires, and the service may be unable to verify one for a while: another one may be accepted."""
     return StoreUnavailable(
         f"PostgreSQL {address} refused the access token: {error}: if this persists, check that the role in"
         f" `{setting}` belongs to this `identity`"

@@ -21,13 +21,13 @@ PROOF_S = 5.0
 
 
 def encode(hint: Hint) -> str:
-    """At most PAYLOAD_BYTES_MAX bytes; a hint for anybody if names are too long."""
+    """At most PAYLOAD_BYTES_MAX bytes; a hint for any host if names are too long."""
     text = json.dumps({"host": hint.host, "pipeline": hint.pipeline})
     return text if len(text) <= PAYLOAD_BYTES_MAX else json.dumps({"host": None, "pipeline": None})
 
 
 def decode(payload: str) -> Hint:
-    """A hint for any host if the payload is something else. Anyone may send one, and to look does no harm."""
+    """A hint for any host if the payload is something else. Anyone may send one, and looking does no harm."""
     with suppress(ValueError):
         found = parsed_json(payload, levels_max=2)
         if isinstance(found, dict):
@@ -40,10 +40,10 @@ def decode(payload: str) -> Hint:
 async def listen(
     connection: AsyncConnection, table: LeaseTable, address: str, prove: Callable[[str], Awaitable[None]]
 ) -> AsyncGenerator[Hint, None]:
-    """Hints from now on; the first, for anybody, as soon as others would arrive.
+    """Yield the hints from now on. The first one, for any host, is yielded as soon as others would arrive.
 
-    prove: sends this payload by another connection. If it does not arrive, the server does not know this connection as one that
-    listens: a pooler has lent it to others. Raises StoreUnavailable, and what `prove` raises.
+    prove: sends this payload through another connection. If it does not arrive, the server does not know this connection as
+    one that listens: a pooler has lent it to others. Raises StoreUnavailable, and what `prove` raises.
     """
     proof = uuid.uuid4().hex
     try:

@@ -33,7 +33,7 @@ from leasehold.leases.stores.postgres.error_mapping import DSN, NO_TABLE, READ_O
 from leasehold.leases.stores.postgres.table import VERSION, LeaseTable, migration, settings, state, version_in
 
 IDLE_S = 60.0
-"""A connection that no call needed for so long is closed."""
+"""A connection that no call has needed for this long is closed."""
 ATTEMPTS = 2
 """How often a read is sent if its connection turns out to be gone."""
 Row = tuple[Any, ...]
@@ -41,7 +41,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresAddress:
-    """Where the leases are. creates: whether a missing table may be made. identity: as of `TokenSource`."""
+    """Where the leases are. creates: whether a missing table may be made. identity: as for `TokenSource`."""
 
     dsn: str
     table: LeaseTable
@@ -58,7 +58,7 @@ class Server:
     def __init__(
         self, place: PostgresAddress, *, call_timeout_s: float, credential: TokenCredential | None = None
     ) -> None:
-        """call_timeout_s: bounds each call here and at the server. credential: as of TokenSource. Raises ValueError."""
+        """call_timeout_s: bounds each call here and at the server. credential: as for `TokenSource`. Raises ValueError."""
         assert place.connections_max > 1, "one of them is for heartbeats"
         self._place = place
         self._timeout_s = call_timeout_s
@@ -88,10 +88,10 @@ class Server:
         is_write: bool = False,
         is_urgent: bool = False,
     ) -> list[Row]:
-        """The rows. A write is sent once. A read is sent again if a connection that had waited for work is gone.
+        """The rows. A write is sent once. A read is sent again if its connection, which had been idle, is gone.
 
-        One limit holds for all of it: the wait for other calls, a new connection, and the answer. is_urgent: does not wait for
-        other calls' turns. Raises StoreUnavailable, StoreAmbiguous, StoreMissing (there is no table, and it may not be made).
+        One time limit covers the wait for other calls, a new connection, and the answer. is_urgent: does not wait for the turns
+        of other calls. Raises StoreUnavailable, StoreAmbiguous, StoreMissing (there is no table, and it must not be made).
         """
         now = asyncio.get_running_loop().time
         deadline = now() + self._timeout_s
@@ -127,13 +127,14 @@ class Server:
     async def open_listener(self) -> AsyncConnection:
         """A connection for notifications alone, which is not one of `connections_max`. Raises StoreUnavailable.
 
-        Each server has the driver's limit, and the token has its own. One limit for all could end before the server that answers.
+        The driver limits the time for each server, and the token has a limit of its own. One limit for everything could end
+        before the driver tries the server that answers.
         """
         setting = DSN if self._place.listen_dsn is None else "listen_dsn"
         return await self._open(self._listening, self.listening_address, setting)
 
     async def close_idle(self) -> None:
-        """Close the connections that wait for work: they lead to a replica."""
+        """Close the idle connections, because they lead to a replica, or to a server that has restarted."""
         while self._idle:
             await self._idle.pop()[1].close()
 
@@ -166,7 +167,7 @@ class Server:
                 await self._put_back(connection)
 
     async def _take_idle(self) -> AsyncConnection | None:
-        """The one that was used last and that the server has not ended since."""
+        """The idle connection that was used last and that the server has not closed since; None if there is none."""
         while self._idle:
             _, connection = self._idle.pop()
             if not is_cut(connection):
@@ -189,7 +190,7 @@ class Server:
         """A new connection. If the caller leaves before it is open, the opening continues, and the next caller waits for it.
 
         Several servers, or a token, can take longer than any call may. If every call started over, none would get a connection.
-        Slots also bound these openings: another one begins only if none is left and no connection is idle.
+        Slots also bound these openings: a new one begins only if no caller has left one and no connection is idle.
 
         Raises StoreUnavailable, StoreMissing.
         """
@@ -225,7 +226,7 @@ class Server:
             self._idle.append((asyncio.get_running_loop().time(), opening.result()))
 
     async def _open_for_calls(self) -> AsyncConnection:
-        """A connection whose server and table are as they have to be. Raises StoreUnavailable, StoreMissing."""
+        """A connection whose server and table are as required. Raises StoreUnavailable, StoreMissing."""
         connection = await self._open(self._parameters, self.address, DSN)
         try:
             await run_within(self._timeout_s, self._prepare(connection), partial(cut, connection))
@@ -242,7 +243,7 @@ class Server:
         return connection
 
     async def _prepare(self, connection: AsyncConnection) -> None:
-        """Keepalives, and a look at the server and the table. Raises StoreError."""
+        """Set keepalives, and check the server and the table. Raises StoreError."""
         if connection.info.server_version < VERSION_MIN * 10_000:
             raise StoreUnavailable(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
         if (encoding := connection.info.parameter_status("server_encoding")) not in (None, "UTF8"):
@@ -279,7 +280,7 @@ class Server:
             )
 
     async def _migrate(self, connection: AsyncConnection) -> None:
-        """Under a lock that all hosts share. Raises StoreUnavailable."""
+        """Make the table, under a lock that all hosts share. Raises StoreUnavailable."""
         try:
             await connection.execute(self._settings + migration(self._place.table))
         except Error as error:
@@ -320,7 +321,10 @@ class Server:
         return {**chosen, **given}
 
     async def _rows(self, connection: AsyncConnection, statement: Composed, parameters: Sequence[object]) -> list[Row]:
-        """In one message with the transaction's settings. The driver fills parameters in: the server takes none in such a one."""
+        """The rows of a statement that is sent in one message with the transaction's settings.
+
+        The driver fills in the parameters, because the server takes none in a message of several statements.
+        """
         cursor = AsyncClientCursor(connection)
         await cursor.execute(self._settings + statement, parameters or None)
         while cursor.nextset():

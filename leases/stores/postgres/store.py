@@ -16,7 +16,7 @@ from leasehold.leases.stores.postgres.notifications import encode, listen, notif
 from leasehold.leases.stores.postgres.server import PostgresAddress, Row, Server
 
 OWN_SHARE = 0.9
-"""The share of a call's time after which the store gives up. It knows whether a write was sent, and `TimedStore` does not."""
+"""The share of a call's time after which the store gives up: it knows whether a write was sent, but `TimedStore` does not."""
 
 
 class PostgresStore(LeaseStore):
@@ -24,19 +24,19 @@ class PostgresStore(LeaseStore):
 
     The table is made by the first call that does not find it, under a lock, so hosts may start together.
 
-    The calls of the group (`_...`: heartbeats and looks) do not wait for those of leases, and there may be thousands of those.
+    Calls about the group (`_...`: heartbeats and looks) do not wait for calls about leases, which may be thousands.
 
     Not guaranteed:
 
-    - A failover to a replica that replication had not brought up to date loses writes that were answered. Epochs move back,
+    - A failover to a replica that was not up to date loses writes that were answered. Epochs move back,
       and sinks refuse them until the owners have raised theirs. Use synchronous replication (docs/leases-postgres.md).
-    - `fsync = off` loses them in a power cut.
+    - With `fsync = off`, a power failure loses such writes, too.
     """
 
     def __init__(
         self, place: PostgresAddress, *, call_timeout_s: float = 5.0, credential: TokenCredential | None = None
     ) -> None:
-        """call_timeout_s: after which callers give up. credential: as of `TokenSource`. Raises ValueError."""
+        """call_timeout_s: after which callers give up. credential: as for `TokenSource`. Raises ValueError."""
         self._server = Server(place, call_timeout_s=call_timeout_s * OWN_SHARE, credential=credential)
         self._place = place
         self._listed = table.listed(place.table)
@@ -64,7 +64,7 @@ class PostgresStore(LeaseStore):
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         """By the transactions that a token's snapshot did not show, so late commits are not missed.
 
-        None if the token is of before a restart or a failover.
+        None if the token is from before a restart or a failover.
         """
         if since is None:
             rows = await self._server.fetch("reading the changes", self._now, ())
@@ -112,7 +112,7 @@ class PostgresStore(LeaseStore):
         await self._notify([encode(hint) for hint in hints])
 
     async def watch(self) -> AsyncGenerator[Hint, None]:
-        """By LISTEN, on a connection of its own, which shows first that notifications arrive."""
+        """By LISTEN, on a connection of its own, after a test that notifications arrive on it."""
         connection = await self._server.open_listener()
         try:
             async with aclosing(

@@ -1,11 +1,11 @@
 """The table of lease documents, and every statement on it. Pure.
 
-    id          as of `leasehold.leases.store`; compared by its bytes, so that a prefix is a range
+    id          as in `leasehold.leases.store`; compared by its bytes, so that a prefix is a range
     body        JSON
     version     the ETag: random, and a new one with each write, so that no backup and no failover brings one back
     changed_in  the transaction that wrote the row, by which changes are read
 
-Every read also answers whether a replica gave it: a replica may be behind, and a lease must not be judged by what it shows.
+Every read also shows whether a replica answered it: a replica may be behind, so no lease may be judged by what it shows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from leasehold.leases.document import BODY_BYTES_MAX
 
 VERSION = 1
 MARK = "leasehold leases, version "
-"""The table's comment begins so. It marks the tables of Leasehold, and holds the version of the last migration."""
+"""The table's comment begins with this. It marks the tables of Leasehold, and holds the version of the last migration."""
 LAST = "\U0010ffff"
-"""No id contains a character that comes later."""
+"""Sorts after all characters that ids contain."""
 
 _SNAPSHOT = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9,]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTable:
-    """Raises ValueError for a name that PostgreSQL would cut short, or the driver read as a parameter."""
+    """Raises ValueError for a name that PostgreSQL would cut short, or the driver would take for a parameter."""
 
     schema: str = "public"
     name: str = "leasehold_leases"
@@ -58,7 +58,7 @@ class LeaseTable:
 
     @property
     def quoted(self) -> str:
-        """As to_regclass reads it."""
+        """The name as to_regclass reads it."""
         return ".".join('"' + name.replace('"', '""') + '"' for name in (self.schema, self.name))
 
 
@@ -67,7 +67,7 @@ class LeaseTable:
 
 _SERVER = SQL("(SELECT pg_is_in_recovery() AS is_replica)")
 _DOCUMENT = SQL("document.id, left(document.body::text, {}), document.version::text").format(BODY_BYTES_MAX + 1)
-"""Anyone may have written a body, so no more of it is read than shows that it is too large."""
+"""Anyone may have written a body, so only as much of it is read as shows that it is too large."""
 _WITHIN = SQL("document.id >= %s AND document.id < %s")
 
 
@@ -80,14 +80,14 @@ def listed(table: LeaseTable) -> Composed:
 
 
 def found(table: LeaseTable) -> Composed:
-    """Parameter: the id. One row as of `listed`."""
+    """Parameter: the id. One row like those of `listed`."""
     return SQL(
         "SELECT server.is_replica, {document} FROM {server} AS server LEFT JOIN {table} AS document ON document.id = %s"
     ).format(document=_DOCUMENT, server=_SERVER, table=table.identifier)
 
 
 def counted(table: LeaseTable) -> Composed:
-    """Parameters: as of `listed`. One row: is_replica, count."""
+    """Parameters: those of `listed`. One row: is_replica, count."""
     return SQL("SELECT pg_is_in_recovery(), count(*) FROM {} AS document WHERE {}").format(table.identifier, _WITHIN)
 
 
@@ -97,9 +97,9 @@ def now(table: LeaseTable) -> Composed:
 
 
 def changed(table: LeaseTable) -> Composed:
-    """Parameters: a snapshot twice, and as of `listed`. Rows: is_replica, token, id, body, version; NULLs if there is none.
+    """Parameters: a snapshot twice, then those of `listed`. Rows: is_replica, token, id, body, version; NULLs if there is none.
 
-    The rows that the snapshot did not show, in whatever order their transactions were committed.
+    These are the documents that the snapshot did not show, whatever the order in which their transactions were committed.
     """
     return SQL(
         "SELECT server.is_replica, server.token, {document}"
@@ -110,7 +110,7 @@ def changed(table: LeaseTable) -> Composed:
 
 
 def _token(table: LeaseTable) -> Composed:
-    """What this query sees, and where: another server, or a server after a restart, has another count of transactions."""
+    """What this query sees, and on which server since which start: transactions are counted differently on any other."""
     return SQL(
         "(SELECT pg_is_in_recovery() AS is_replica, concat(pg_current_snapshot()::text, ' ', to_regclass({name})::oid, ' ',"
         " extract(epoch FROM pg_postmaster_start_time())::text) AS token)"
@@ -132,7 +132,7 @@ def snapshot_in(token: str) -> str | None:
 
 
 def place_in(token: str) -> str:
-    """Where the token holds."""
+    """The table and the server, since its start, for which the token is valid."""
     return token.partition(" ")[2]
 
 
@@ -156,7 +156,7 @@ def replaced(table: LeaseTable) -> Composed:
 
 
 def deleted(table: LeaseTable) -> Composed:
-    """Parameters: id, version, id. One row, as of `replaced`, with the last version."""
+    """Parameters: id, version, id. One row like that of `replaced`, with the last version."""
     return SQL(
         "WITH removed AS (DELETE FROM {table} WHERE id = %s AND version::text = %s RETURNING version)"
         " SELECT (SELECT version::text FROM removed), EXISTS (SELECT FROM {table} WHERE id = %s)"
@@ -174,7 +174,7 @@ def settings(*, statement_s: float, lock_s: float) -> Composed:
     trip. The isolation level comes first, because a transaction cannot change it after its first query.
 
     A commit that is answered must survive a failover, or epochs would move back. A write that waited for another one must find
-    the row changed, which is read committed.
+    the row changed, as read committed does.
 
     statement_s, lock_s: bounds for one statement, and for one lock that it waits for.
     """
@@ -193,8 +193,8 @@ def settings(*, statement_s: float, lock_s: float) -> Composed:
 
 
 def state(table: LeaseTable) -> Composed:
-    """One row: is_replica, whether the table exists, its comment. Both as of one moment: `to_regclass` alone also finds a table
-    that another host has made since, whose comment this statement does not see."""
+    """One row: is_replica, whether the table exists, its comment. The last two are of one moment: `to_regclass` alone also finds
+    a table that another host has made since, whose comment this statement does not see."""
     return SQL(
         "SELECT pg_is_in_recovery(), found.oid IS NOT NULL, obj_description(found.oid, 'pg_class')"
         " FROM (SELECT to_regclass({name})::oid AS oid) named LEFT JOIN pg_class found USING (oid)"
@@ -202,7 +202,7 @@ def state(table: LeaseTable) -> Composed:
 
 
 def migration(table: LeaseTable) -> Composed:
-    """Several statements in one message, which is one transaction. It may run again, and next to that of another host."""
+    """Several statements in one message, which is one transaction. It may run again, and concurrently with another host's."""
     return SQL(
         "SELECT pg_advisory_xact_lock(hashtextextended({lock}, 0));"
         ' CREATE TABLE IF NOT EXISTS {table} (id text COLLATE "C" PRIMARY KEY, body json NOT NULL,'
@@ -219,7 +219,7 @@ def migration(table: LeaseTable) -> Composed:
 
 
 def index_of(table: LeaseTable) -> str:
-    """At most as long as a name may be, in bytes."""
+    """The index's name, which has at most NAME_BYTES_MAX bytes."""
     usual = f"{table.name}_changed_in"
     if len(usual.encode()) <= NAME_BYTES_MAX:
         return usual
@@ -227,6 +227,6 @@ def index_of(table: LeaseTable) -> str:
 
 
 def version_in(comment: str | None) -> int | None:
-    """Which migrations the table has had; None if it is not ours."""
+    """The version of the table's last migration; None if the table is not ours."""
     number = (comment or "").removeprefix(MARK)
     return int(number) if number != comment and number.isdecimal() and len(number) < 6 else None

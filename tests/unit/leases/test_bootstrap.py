@@ -688,7 +688,7 @@ async def test_leases_that_another_pipeline_has_are_refused_by_its_name_before_a
     """Of containers that find them whatever the pipeline is called."""
     store = Store()
     await store.create(info_id("p"), encode_info(Info(identity=replace(IDENTITY, sink="other"), pipeline="q")))
-    with pytest.raises(GroupMismatch, match=r"belong to a pipeline called 'q': name it so again.*processor_name"):
+    with pytest.raises(GroupMismatch, match=r"a pipeline called 'q': give it that name again.*processor_name"):
         await Host(store).bootstrap.open()
 
 

@@ -69,7 +69,7 @@ async def test_a_child_of_which_its_sink_holds_nothing_begins_again_where_its_pa
     host = await came(place, {"0": Standing(0, "120")})
     audit = await host.round(SPLIT)
     assert (await host.leases())["1"].continuation == "120"
-    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.notes[0]
+    assert "its sink holds no position for it: it begins once more where '0' ended" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -81,7 +81,7 @@ async def test_a_child_of_which_nothing_was_delivered_begins_where_its_parent_en
     host = await came(place, {"0": Standing(0, "120"), "1": Standing(0, None)})
     audit = await host.round(SPLIT)
     assert (await host.leases())["1"].continuation == "120"
-    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.notes[0]
+    assert "its sink holds no position for it: it begins once more where '0' ended" in audit.notes[0]
 
 
 @pytest.mark.virtual

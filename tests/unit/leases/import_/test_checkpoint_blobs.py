@@ -103,7 +103,7 @@ def test_kinds_are_told_apart_in_one_container() -> None:
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ({"offset": "4 or 5"}, "offset.*'4 or 5', and none of an event hub"),
+        ({"offset": "4 or 5"}, "offset.*'4 or 5', which is not an event hub's"),
         ({"sequencenumber": "1e3"}, "sequencenumber.*no number of an event"),
         ({"sequencenumber": "9" * 19}, "no number of an event"),
         ({"offset": "x" * 200}, "none of an event hub"),
