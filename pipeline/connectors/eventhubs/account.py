@@ -41,7 +41,7 @@ class EventHubAccount:
 
     @property
     def name(self) -> str:
-        """For people and for telling hubs apart: no secret."""
+        """A name for people, which also tells hubs apart. It holds no secret."""
         return f"{self.host}/{self.hub}"
 
     @property
@@ -51,7 +51,7 @@ class EventHubAccount:
 
     @property
     def custom_endpoint(self) -> str | None:
-        """Where to connect to: `entry`, or the namespace if a port is given that the transport does not take from its name."""
+        """The address to connect to: `entry`, or the namespace if the transport would ignore its port. None: the SDK's own."""
         if self.entry is not None:
             return f"sb://{self.entry}"
         has_port = ":" in self.host
@@ -59,7 +59,7 @@ class EventHubAccount:
 
     @property
     def http_proxy(self) -> dict[str, str | int] | None:
-        """As the SDK takes it."""
+        """The proxy in the form that the SDK takes."""
         if self.proxy is None:
             return None
         parts = urlsplit(self.proxy)
@@ -122,7 +122,7 @@ def account_of(
 
 
 def is_consumer_group(name: str) -> bool:
-    """Whether it can be the name of one."""
+    """Whether a consumer group can have this name."""
     return _GROUP.fullmatch(name) is not None
 
 

@@ -28,7 +28,7 @@ from leasehold.pipeline.producer import (
 from leasehold.pipeline.producer.event import PreparedEvent
 
 KEY_BYTES_MAX = 128
-"""What the service allows a partition key."""
+"""The most bytes that the service allows for a partition key."""
 ENVELOPE_BYTES = ENVELOPE_KEY_BYTES + KEY_BYTES_MAX
 
 

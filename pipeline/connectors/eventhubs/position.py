@@ -1,8 +1,7 @@
 """Continuations: `<sequence number>@<offset>` of the last event that was read. Pure.
 
-Either may stand alone, for people and for what was taken over from others: `41`, `@4294967296`. Offsets are the service's own
-affair (with replication between regions they are not numbers), so they are not compared; the first event read from an
-offset alone has both.
+Either may stand alone, for people and for positions imported from other programs: `41`, `@4294967296`. Offsets are opaque (with
+replication between regions they are not numbers), so they are not compared. The first event read from an offset alone gives both.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _BEFORE_ALL = -1
 
 
 class EventPosition(NamedTuple):
-    """sequence: None if only the offset is known; then there is one."""
+    """sequence: None if only the offset is known. One of the two is always known."""
 
     sequence: int | None
     offset: str | None = None
@@ -29,7 +28,7 @@ class EventPosition(NamedTuple):
 
 
 BEGINNING = EventPosition(_BEFORE_ALL)
-"""The sequence of None: before event 0."""
+"""The position that None stands for: before event 0."""
 
 
 def position_of(continuation: str | None) -> EventPosition:
@@ -47,7 +46,7 @@ def position_of(continuation: str | None) -> EventPosition:
 
 
 def compared(a: EventPosition, b: EventPosition) -> int:
-    """Raises PositionLost if the one has no sequence number and the other is not the same."""
+    """Raises PositionLost if one has no sequence number and the other is a different position."""
     if a.sequence is not None and b.sequence is not None:
         return a.sequence - b.sequence
     if a.offset is not None and a.offset == b.offset:
@@ -61,7 +60,7 @@ def compared(a: EventPosition, b: EventPosition) -> int:
 
 
 def selector(position: EventPosition) -> str:
-    """For the receiver: the events after it."""
+    """The receiver's filter for the events after a position."""
     if position == BEGINNING:
         return "amqp.annotation.x-opt-offset > '-1'"
     if position.offset is not None:
@@ -70,9 +69,9 @@ def selector(position: EventPosition) -> str:
 
 
 LATEST = "amqp.annotation.x-opt-offset > '@latest'"
-"""What comes from now on."""
+"""Events that are enqueued from now on."""
 
 
 def time_selector(time_ms: int) -> str:
-    """What was enqueued at that time or later."""
+    """Events that were enqueued at that time or later."""
     return f"amqp.annotation.x-opt-enqueued-time > '{time_ms - 1}'"

@@ -1,4 +1,4 @@
-"""What an error of the SDK's or of the service's means to a feed, and what to do about it. Pure."""
+"""What an error of the SDK or of the service means to a feed, and what to do about it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, Pipeli
 
 REASON_CHARS_MAX = 300
 BUSY_S = 4.0
-"""How long to wait where the service is busy: it names no time, its own clients wait four seconds."""
+"""How long to wait if the service is busy: it names no time, and its own clients wait four seconds."""
 _EPOCH = re.compile(r"epoch\D{0,5}(\d{1,18})", re.IGNORECASE)
 _PAUSED = {"com.microsoft:server-busy": BUSY_S}
 _NEXT = {
@@ -24,11 +24,11 @@ STOLEN = "amqp:link:stolen"
 
 
 class PositionRefused(PositionLost):
-    """The service attaches no receiver there: after the newest event, or at an invalid position."""
+    """The service attaches no receiver at a position that is past the newest event, or invalid."""
 
 
 def refusal(error: BaseException, what: str) -> PipelineError:
-    """what: which hub or partition it is about."""
+    """what: the hub or partition that the error is about."""
     if isinstance(error, PipelineError):
         return error
     if type(error) is ValueError and "`ca_file`" in str(error):
@@ -42,18 +42,18 @@ def refusal(error: BaseException, what: str) -> PipelineError:
 
 
 def ended(error: BaseException, what: str) -> PipelineError:
-    """The reason that a link ended. The next attach shows whether another one is possible (token expired, hub gone)."""
+    """Why a link ended. The next attach shows whether another is possible: yes if a token expired, no if the hub is gone."""
     why = refusal(error, what)
     return FeedUnavailable(str(why)) if type(why) is FeedError else why
 
 
 def is_missing(error: FeedError) -> bool:
-    """Whether hub or partition is not there."""
+    """Whether the hub or partition does not exist."""
     return str(error).endswith(_NEXT["amqp:not-found"])
 
 
 def refused(status: int, description: str, what: str) -> FeedError:
-    """By a status, as it has them for tokens and for questions about the hub."""
+    """The meaning of a status, which the service sends for tokens and for requests about the hub."""
     message = f"{what}: the service answers {status} ({_in_one_line(description)})"
     if status == 401:
         return FeedError(f"{message}: {_NEXT['amqp:unauthorized-access']}")

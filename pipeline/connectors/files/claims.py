@@ -27,7 +27,7 @@ class Head(Protocol):
     def owner(self) -> str: ...
     @property
     def label(self) -> str:
-        """For people."""
+        """A name for people."""
         ...
 
     @property
@@ -59,7 +59,7 @@ def carried_over(head: Head, claim: Claim, place: str) -> tuple[str | None, bool
 
 
 def outranked(claim: Claim | Head, head: Head | None) -> Fenced:
-    """head: what came between, None if it could not be read."""
+    """head: the step that came between; None if it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if head is None:
         return Fenced(f"{ours}, and another write came first: take the lease again")
@@ -75,7 +75,7 @@ def check_open(head: Head) -> None:
 
 
 def checked(value: T, whole: Collection[str], none_too: Collection[str] = ("position",)) -> T:
-    """Raises ValueError if a field is not what its name promises. whole: the numbers. none_too: the texts that may be None."""
+    """Raises ValueError if a field is not what its name promises. whole: its numbers. none_too: its texts that may be None."""
     for name in (field.name for field in fields(value)):  # type: ignore[arg-type]
         found = getattr(value, name)
         if name in whole:

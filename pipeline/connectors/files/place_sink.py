@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class PlaceSink(Sink):
-    """place: a Directory or a BlobContainer; the sink closes it. `Permit.check` is called on a thread too."""
+    """place: a Directory or a BlobContainer; the sink closes it. `Permit.check` is also called on a thread."""
 
     holds_position = True
 
@@ -32,11 +32,11 @@ class PlaceSink(Sink):
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="files-sink")
 
     def claimed(self, state: str) -> str:
-        """The place holds everything; the lease keeps how far it has seen it, to notice that it was deleted."""
+        """The place holds everything; the lease keeps how far it has seen the place, to notice a deletion."""
         return state
 
     async def prepare(self) -> None:
-        """Waiting helps neither against a refusal nor at an address that leads nowhere. Later it may: roles take their time."""
+        """At the start, waiting does not help with a refusal or an address that leads nowhere. Later it may: roles take time."""
         try:
             await self.run(self._prepare)
         except SinkUnavailable as error:
@@ -61,7 +61,7 @@ class PlaceSink(Sink):
             raise SinkRejected(str(error)) from error
         except FilesUnavailable as error:
             raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
-        except FilesError as error:  # of what is tried again under another name, or counts only once it is named
+        except FilesError as error:  # uncertain: it is tried again under another name, or counts only once it is named
             raise SinkUnavailable(str(error)) from error
 
 
@@ -76,7 +76,7 @@ class PlaceWriter(SinkWriter):
 
 
 async def send_on_thread(sink: PlaceSink, permit: Permit, send: Callable[[Check], T]) -> T:
-    """`send` is given what to call before it sends."""
+    """send: gets the check that it has to call before it sends."""
     permit.check()
     with checked_until_cancelled(permit) as check:
         return await sink.run(lambda: send(check))

@@ -34,16 +34,16 @@ from leasehold.pipeline.connectors.servers import Servers
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 Place = Literal["earliest", "latest"] | int
-"""In a partition: the first offset, the end of what is committed, or the first event since a time (milliseconds)."""
+"""The first offset of a partition, the end of what is committed, or the first event at or after a time (milliseconds)."""
 COMMON = MappingProxyType({"client.id": "leasehold", "log_level": 3, "logger": _log, "reconnect.backoff.max.ms": 2000})
-"""log_level: errors."""
+"""log_level 3: only errors."""
 THREADS = 4
 REFRESH_MS = 2000
-"""Requests wait for the broker that was the controller, however dead it is, until a client asks which one it is now."""
+"""How often a client asks which broker is the controller. Until then, requests wait for the former one, even a dead one."""
 DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 TOKEN_TIMEOUT_S = 60.0
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""A topic's id from brokers that give none."""
+"""The id that the client shows for a topic if the brokers give no ids."""
 NO_TOPIC = frozenset(
     (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
 )
@@ -61,12 +61,12 @@ FORBIDDEN = frozenset(
 MOVING = frozenset(
     (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE)
 )
-"""A partition gets another leader, which does not know yet what is committed."""
+"""A partition is getting another leader, or its new leader does not know yet what is committed."""
 PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
 class Topic(NamedTuple):
-    """id: None from brokers that give none."""
+    """id: None if the brokers give no ids."""
 
     id: str | None
     partitions: int
@@ -74,7 +74,7 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaAccess(Servers):
-    """options: of librdkafka, for TLS and SASL. identity: of Microsoft Entra ID, whose tokens OAUTHBEARER sends."""
+    """options: librdkafka's, for TLS and SASL. identity: one of Microsoft Entra ID; OAUTHBEARER sends its tokens."""
 
     system = "kafka"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -99,7 +99,7 @@ class KafkaCluster:
         self._credential: Any = None
 
     def make_consumer(self, group: str, note: Callable[[KafkaError], None] | None = None, **more: Any) -> Consumer:
-        """It reads committed events and settled offsets only. Call it on a thread, as `make_producer`: it waits for a token."""
+        """Reads only committed events and settled offsets. Call this, as `make_producer`, on a thread: it waits for a token."""
         own = {"group.id": group, "error_cb": note or self._note, "isolation.level": "read_committed"}
         return Consumer(self._configuration() | own | {"enable.auto.commit": False} | more)
 
@@ -108,16 +108,16 @@ class KafkaCluster:
         return Producer(self._configuration() | own | more)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """On a thread of its own, because the client blocks while brokers are away, and others need theirs."""
+        """Run a call on a thread of its own pool: the client blocks while brokers are away, and others need shared threads."""
         self._loop = asyncio.get_running_loop()
         return await self._loop.run_in_executor(self._threads, call)
 
     def described(self, error: KafkaException) -> str:
-        """With the reason for which a connection failed, because an error names only its request."""
+        """The error and the reason why a connection failed, because the client's error names only its request."""
         if self._admin is not None:
-            self._admin.poll(0)  # which hands over errors of its connections
+            self._admin.poll(0)  # calls `_note` with errors of its connections
         known: KafkaError = error.args[0]
-        trouble = f"; last, a connection failed: {self._trouble}" if self._trouble and known.code() < 0 else ""
+        trouble = f"; the last connection that failed: {self._trouble}" if self._trouble and known.code() < 0 else ""
         return f"Kafka {self.access.name}: {known.str()}{trouble}"
 
     async def describe(self, name: str) -> Topic:
@@ -127,7 +127,7 @@ class KafkaCluster:
         return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
 
     async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int]:
-        """Asks each broker once for all partitions, and again while leaders move. -1 if nothing is that late."""
+        """Ask each broker once for all partitions, and again while leaders move. An offset is -1 if no event is that late."""
         spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         loop, turn = asyncio.get_running_loop(), 0
@@ -145,7 +145,7 @@ class KafkaCluster:
             await asyncio.sleep(PAUSES.pause_s(turn, 0.0))
 
     async def create(self, name: str, partitions: int) -> None:
-        """With the brokers' own replication factor. Nothing, if it is there."""
+        """Create a topic with the brokers' default replication factor, unless it exists."""
         futures = (await self._asked()).create_topics(
             [NewTopic(name, partitions)], operation_timeout=self.timeout_s, request_timeout=self.timeout_s
         )
@@ -156,7 +156,7 @@ class KafkaCluster:
                 raise
 
     async def find_message_bytes_max(self, topic: str) -> int | None:
-        """The largest message that the topic takes; None if this client may not know."""
+        """The topic's limit of a message's size; None if this client cannot read the limit."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         futures = (await self._asked()).describe_configs([resource], request_timeout=self.timeout_s)
         try:
@@ -170,7 +170,7 @@ class KafkaCluster:
         if admin is not None:
             holders = [admin]
             del admin
-            await self.run(holders.clear)  # it waits for its own threads
+            await self.run(holders.clear)  # deleting the client waits for its threads
         self._threads.shutdown(wait=False)
         if self._credential is not None:
             await self._credential.close()
@@ -187,7 +187,7 @@ class KafkaCluster:
         return {"bootstrap.servers": self.access.servers, **COMMON, **self.access.options, **token}
 
     def _fetch_token(self, _: str) -> tuple[str, float]:
-        """On a thread of a client, which asks again before the token ends."""
+        """Called on a thread of a client, which asks again before the token expires."""
         assert self._loop is not None, "the first request sets it"
         if self._credential is None:
             self._credential = credential_of(self.access.identity)
@@ -197,5 +197,5 @@ class KafkaCluster:
         return token.token, float(token.expires_on)
 
     def _note(self, error: KafkaError) -> None:
-        if self._trouble is None or error.code() != DOWN:  # which hides why
+        if self._trouble is None or error.code() != DOWN:  # DOWN would hide the reason
             self._trouble = error.str()

@@ -19,7 +19,7 @@ INTERVAL_S = 5.0
 
 
 class CommittedOffsets:
-    """An owner that was replaced may move an offset back; the next commit of the new one corrects it."""
+    """A replaced owner may move an offset back; the next commit of the new owner corrects that."""
 
     title = "committed offset"
 
@@ -68,7 +68,7 @@ class CommittedOffsets:
             raise as_feed_error(self._cluster, error, self._topic, self._group) from error
 
     def _made(self) -> Consumer:
-        """On a thread of the cluster. A commit waits for the group's coordinator as long as for a session."""
+        """Called on a thread of the cluster. A commit waits for the group's coordinator for up to the session timeout."""
         with self._making:
             if self._consumer is None:
                 milliseconds: Any = int(self._cluster.timeout_s * 1000)

@@ -1,7 +1,7 @@
 """A Kafka topic as a feed: its partitions, read with read_committed, from offsets that leases hold.
 
-Leases assign partitions, so that no consumer group does. Each open partition has a consumer and a thread of its own, because
-the client blocks.
+Leases assign the partitions, not a consumer group. Each open partition has a consumer and a thread of its own, because the
+client blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECK_S = 5.0
 
 
 class Shared(Generic[T]):
-    """One request for all who ask before it begins."""
+    """One request for all callers that ask before it begins."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
@@ -43,7 +43,7 @@ class Shared(Generic[T]):
         number = self._asked
         async with self._turn:
             if number > self._answered:
-                await asyncio.sleep(0)  # which lets all ask that run at this moment
+                await asyncio.sleep(0)  # lets all tasks that are ready ask first
                 asked = self._asked
                 try:
                     self._answer = await self._ask()
@@ -57,10 +57,10 @@ class Shared(Generic[T]):
 
 
 class KafkaChangeFeed(ChangeFeed):
-    """group: the consumer group in which it reads. It has no members, and none of its offsets is read.
+    """group: the consumer group in which the feed reads. The group has no members, and its offsets are never read.
 
-    Retention that takes events before they are read, and a topic that is created again, are PositionLost. Ends of transactions
-    have offsets too, so `lag` is an estimate; at the end it is 0 once a reader is there.
+    Raises PositionLost if retention deletes events before they are read, and if the topic is created again. The ends of
+    transactions have offsets too, so `lag` is an estimate. It is 0 once a reader has reached the end.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class KafkaChangeFeed(ChangeFeed):
         if start == "earliest":
             return await self._find_start(number, "earliest")
         assert isinstance(start, datetime)
-        end = await self.latest(partition)  # before the search: what comes since is not passed over
+        end = await self.latest(partition)  # before the search, so that events that arrive meanwhile are not skipped
         return await self._find_start(number, milliseconds_of(start), or_else=end)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
@@ -120,7 +120,7 @@ class KafkaChangeFeed(ChangeFeed):
         return str(Position(end, topic.id)) if end else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """All partitions of the topic in one request, for all who ask at the same time."""
+        """One request gets the ends of all partitions, for all callers that ask at the same time."""
         number, position = self._number(partition), position_of(continuation)
         topic, ends = await self._ends.answer()
         self._checked(number, position, topic)
@@ -164,13 +164,13 @@ class KafkaChangeFeed(ChangeFeed):
             raise await self._explain(number, error.position) from None
 
     async def _explain(self, number: int, position: Position) -> FeedError:
-        """Why the brokers have nothing at the position."""
+        """The error that explains why the brokers have nothing at the position."""
         self._checked(number, position, await self._described.answer())
         first = (await self._find([number], "earliest"))[number]
         end = (await self._find([number], "latest"))[number]
         if position.next < first:
             return PositionLost(
-                f"{self._named(number)}: retention has taken the events from offset {position.next} on before they were"
+                f"{self._named(number)}: retention has deleted the events from offset {position.next} on before they were"
                 f" read; the first available is {first}. {reset_of_a_new_source(str(number))}"
             )
         if position.next > end:
@@ -178,7 +178,7 @@ class KafkaChangeFeed(ChangeFeed):
         return FeedUnavailable(f"{self._named(number)}: the brokers refused offset {position.next}, and have it now")
 
     async def _look(self) -> Topic:
-        """At the topic, now and then for all open partitions: nothing in what is read shows that it was created again."""
+        """Describe the topic from time to time, once for all open partitions: events do not show that it was created again."""
         now = asyncio.get_running_loop().time()
         if self._known is None or now - self._known_at >= CHECK_S:
             self._known_at = now
@@ -190,7 +190,7 @@ class KafkaChangeFeed(ChangeFeed):
         return topic, await self._find(range(topic.partitions), "latest")
 
     async def _find_start(self, number: int, at: Place, or_else: str | None = None) -> str | None:
-        """or_else: if there is no such offset. None is the beginning."""
+        """or_else: returned if there is no such offset. A result of None is the beginning of the partition."""
         topic = await self._described.answer()
         offset = (await self._find([self._existing(number, topic)], at))[number]
         return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
@@ -208,7 +208,7 @@ class KafkaChangeFeed(ChangeFeed):
         return as_feed_error(self._cluster, error, self._topic, self._group)
 
     def _checked(self, number: int, position: Position, topic: Topic) -> Position:
-        """With the topic's id. Raises PositionLost."""
+        """The position with the topic's id. Raises PositionLost if it is of another topic."""
         self._existing(number, topic)
         if None not in (position.topic, topic.id) and position.topic != topic.id:
             raise self._lost(number, position, f"it has the id {topic.id} now")
@@ -221,13 +221,13 @@ class KafkaChangeFeed(ChangeFeed):
 
     def _number(self, partition: str) -> int:
         if not (partition.isascii() and partition.isdecimal() and len(partition) < 10):
-            raise FeedError(f"{self._named(partition)}: no topic has such a partition; theirs are numbered from 0")
+            raise FeedError(f"{self._named(partition)}: Kafka has no such partition: partitions are numbered from 0")
         return int(partition)
 
     def _lost(self, number: int, position: Position, why: str) -> PositionLost:
         return PositionLost(
-            f"{self._named(number)} no longer has the position '{position}': {why}, because the topic was deleted and created"
-            f" again, or lost its end. {reset_of_a_new_source(str(number))}"
+            f"{self._named(number)} no longer has the position '{position}' ({why}): the topic was deleted and created again,"
+            f" or has lost its newest events. {reset_of_a_new_source(str(number))}"
         )
 
     def _named(self, partition: str | int) -> str:

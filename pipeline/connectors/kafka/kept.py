@@ -14,7 +14,7 @@ def known(generation: int) -> str:
 
 
 def check_kept(claim: Claim, held: Held | None, where: str) -> None:
-    """Raises SinkRejected if there was a position, and is none any more."""
+    """Raises SinkRejected if the lease had a position that Kafka no longer has."""
     if claim.state != known(claim.generation) or (held is not None and held.generation == claim.generation):
         return
     same = (

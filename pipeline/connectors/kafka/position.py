@@ -1,6 +1,6 @@
 """The position of a reader in a topic's partition: `OFFSET@TOPIC_ID`, with the next offset to read.
 
-A topic that was deleted and created again has the same name and another id, so that its offsets are not taken for the old ones.
+A topic that was deleted and created again has the same name but another id, so its offsets are not taken for the old ones.
 """
 
 from __future__ import annotations

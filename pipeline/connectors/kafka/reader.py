@@ -18,7 +18,7 @@ from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
 Keys = Literal["text", "base64"]
 WAIT_S = 0.25
-"""The longest time in one call, and so between a reader's end and that of its thread."""
+"""The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
 EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
 RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 OPERATION = "leasehold-operation"
@@ -26,7 +26,7 @@ OPERATION = "leasehold-operation"
 
 
 class OutOfRange(Exception):
-    """The brokers have nothing at `position`: it is before the first offset, or behind the end."""
+    """The brokers have nothing at `position`: it is before the first offset, or past the end."""
 
     def __init__(self, position: Position) -> None:
         super().__init__(str(position))
@@ -35,7 +35,7 @@ class OutOfRange(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """keys: how an event's key becomes a text. trusts_headers: whether OPERATION in a header is an event's operation."""
+    """keys: how an event's key becomes a text. trusts_headers: whether the header OPERATION is an event's operation."""
 
     events_max: int = 10_000
     bytes_max: int = 4 * 1024 * 1024
@@ -70,7 +70,7 @@ class PartitionReader:
         self._consumer.assign([TopicPartition(topic, partition, position.next)])
 
     def read(self) -> Page | None:
-        """What is next; None if nothing came within WAIT_S. A page may be empty: only the position moved.
+        """The next page; None if nothing arrived within WAIT_S. A page is empty if only the position moved.
 
         Raises OutOfRange, FeedUnavailable, MalformedRecord, KafkaException.
         """
@@ -95,11 +95,11 @@ class PartitionReader:
 
     def _fetch(self) -> None:
         first = self._consumer.poll(WAIT_S)
-        if first is not None:  # `consume` would wait until it had as many as it may bring
+        if first is not None:  # `consume` would wait until it has as many as it may return
             self._held = [first, *self._consumer.consume(max(1, self._limits.events_max - 1), 0)]
 
     def _passed(self, message: Message, error: KafkaError) -> Page | None:
-        """At the end, the position moves over ends of transactions, which have offsets, too."""
+        """At the end, move the position past the ends of transactions, which have offsets, too."""
         if error.code() == EOF:
             end = message.offset()
             if end is None or end <= self._position.next:
@@ -125,7 +125,7 @@ class PartitionReader:
         offsets = [message.offset() or 0 for message in messages]
         if offsets[0] < self._position.next:
             raise FeedUnavailable(
-                f"{self._name}: offset {offsets[0]} came behind {self._position.next}; it is read again"
+                f"{self._name}: offset {offsets[0]} arrived instead of {self._position.next} or later; reading starts again"
             )
         try:
             events = events_of(str(self._partition), messages, offsets, self._limits)
@@ -140,7 +140,7 @@ class PartitionReader:
 
 
 def size_of(message: Message) -> int:
-    """Without headers, which are few."""
+    """The bytes of key and body. Headers are few, and do not count."""
     return len(message.value() or b"") + len(message.key() or b"")
 
 
@@ -152,7 +152,7 @@ def key_of(key: bytes | str | None, keys: Keys) -> str | None:
 
 
 def properties_of(message: Message) -> dict[str, str | None] | None:
-    """Its headers. The last one of a name counts; bytes other than UTF-8 are written as `\\xff`."""
+    """The message's headers. If several have one name, the last one counts; bytes that are not UTF-8 become `\\xff`."""
     headers: list[tuple[str, Any]] | None = message.headers()  # type: ignore[assignment]  # never another form
     return {name: None if value is None else _text_of(value) for name, value in headers} if headers else None
 

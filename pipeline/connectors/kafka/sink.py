@@ -1,8 +1,8 @@
-"""A Kafka topic as a sink: a batch, and the position that it brings, are one transaction.
+"""A Kafka topic as a sink: a batch and its new position are one transaction.
 
-A lease has a transactional id and a consumer group of its own. A claim initializes a producer with that id, which ends what an
-earlier one has open and fences it. Only then it reads the position, and commits it with its epoch. An owner that initializes late
-fences a newer one, finds the later epoch, and gives way; the newer one claims again.
+Each lease has its own transactional id and consumer group. A claim initializes a producer with that id, which ends the open
+transaction of an earlier producer and fences it. Only then does the claim read the position, and commit it with its own epoch.
+An owner that initializes late fences a newer owner, but finds the later epoch and gives way; the newer owner claims again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leasehold.pipeline.sink import Claim, Sink
 
 T = TypeVar("T")
 LOOK_S = 1.0
-"""How long a claim's first look waits for a commit that is being completed. What a dead owner left open takes longer."""
+"""How long a claim's first look waits for a commit that is being completed. What a dead owner left open takes longer to end."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
 """The beginning of transactional ids, and of groups that hold positions."""
@@ -36,17 +36,17 @@ FOREIGN = (
     " that error names the command that continues"
 )
 MESSAGE_BYTES = 1_000, 1_000_000_000
-"""What librdkafka takes as the size of a message."""
+"""The least and the most that librdkafka accepts as its limit of a message's size."""
 
 
 class KafkaOutputSink(Sink):
-    """A source partition goes to the topic's partition of its name, or else to one that is chosen once.
+    """A source partition goes to the topic's partition of the same name. If there is none, one is chosen once.
 
     Output columns: as for the log.
 
     - `by_key`: send each event with a key to the partition that Kafka's own clients choose for that key.
-    - `partitions`: create the topic with so many if it is missing. None: it has to be there.
-    - `transaction_timeout_s`: the brokers abort a batch that takes longer. Readers wait so long for what a dead host left open.
+    - `partitions`: create a missing topic with this many partitions. None: the topic has to exist.
+    - `transaction_timeout_s`: the brokers abort a batch that takes longer. Readers wait up to this long for one of a dead host.
     - `refresh_s`: how often an idle lease commits its position again, so that the brokers keep it.
     """
 
@@ -80,7 +80,7 @@ class KafkaOutputSink(Sink):
         return self._cluster.access.endpoint(self._topic)
 
     def claimed(self, state: str) -> str:
-        """The brokers hold everything; the lease keeps that there is a position, to notice that it was lost."""
+        """The brokers hold everything; the lease only records that there is a position, to notice its loss."""
         return state
 
     async def prepare(self) -> None:
@@ -110,7 +110,7 @@ class KafkaOutputSink(Sink):
 
     async def open(self, claim: Claim) -> KafkaWriter:
         lease, where = self._lease(claim.pipeline, claim.partition), self._where(claim.pipeline, claim.partition)
-        with suppress(SinkUnavailable):  # a late owner that is known as such must not fence the newer one
+        with suppress(SinkUnavailable):  # an owner that is already known to be late must not fence the newer one
             admit(claim, (await self._find(claim.pipeline, claim.partition, LOOK_S))[0], where)
         partitions = (await self._asked(self._cluster.describe(self._topic))).partitions
         transactions = Transactions(self._cluster, lease, self._topic, by_key=self._by_key, **self._producing)
@@ -144,14 +144,14 @@ class KafkaOutputSink(Sink):
         return None if found.metadata is None else decoded(found.metadata, where, FOREIGN), found.group
 
     def _lease(self, pipeline: str, partition: str) -> str:
-        """Its transactional id, and its group."""
+        """The lease's transactional id, which is also the name of its group."""
         return f"{PREFIX}{self._topic}/{lease_of(pipeline, partition)}"
 
     def _where(self, pipeline: str, partition: str) -> str:
         return f"topic '{self._topic}' (group '{self._lease(pipeline, partition)}')"
 
     async def _asked(self, question: Awaitable[T]) -> T:
-        """Nothing of a batch is sent by it."""
+        """Await a request that sends no part of a batch, so its errors are never Ambiguous."""
         try:
             return await question
         except KafkaException as error:

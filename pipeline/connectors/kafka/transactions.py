@@ -1,4 +1,4 @@
-"""One transactional producer: a claim's. It blocks, and has a thread of its own."""
+"""The transactional producer of a claim. It blocks, and has a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasehold.pipeline.sink import SENDS_MAX
 GRACE_S = 1.0
 """How long a call may outlast its own timeout."""
 POLL_S = 0.1
-"""How soon a batch ends that may no longer be sent."""
+"""How soon sending stops once the batch may no longer be sent."""
 
 
 Record = tuple[str | None, bytes | None, list[tuple[str, str | bytes | None]] | None]
@@ -27,16 +27,16 @@ Record = tuple[str | None, bytes | None, list[tuple[str, str | bytes | None]] | 
 
 
 class Committed(NamedTuple):
-    """metadata: of the group's offset; None without one. group: as `commit` takes it."""
+    """metadata: of the group's offset; None if it has no offset. group: what `commit` needs of the group."""
 
     metadata: str | None
     group: bytes
 
 
 def find_committed(cluster: KafkaCluster, lease: str, topic: str, patience_s: float) -> Committed:
-    """Once no transaction has another offset for the group. Raises KafkaException.
+    """Read the group's offset, once no open transaction has another one for it. Raises KafkaException.
 
-    By a consumer: the admin's request ends the process if the group's coordinator moves (confluent-kafka-javascript#374).
+    It uses a consumer: the admin's request ends the process if the group's coordinator moves (confluent-kafka-javascript#374).
     """
     consumer = cluster.make_consumer(lease)
     try:
@@ -69,9 +69,10 @@ class Transactions(OwnThread):
     def commit(
         self, records: Sequence[Record], target: int, metadata: str, group: bytes, check: Callable[[], None]
     ) -> None:
-        """All of it and the position, or nothing. check: called before what makes it count.
+        """Commit all records and the position, or nothing. check: called while it waits, and right before the commit.
 
-        Raises KafkaException, SinkUnavailable and what `check` does if nothing was committed; Ambiguous.
+        If nothing was committed, raises KafkaException, SinkUnavailable, or what `check` raises; if that is unknown, Ambiguous
+        or a KafkaException that `as_sink_error` translates to Ambiguous.
         """
         producer = self._producer
         assert producer is not None, "it was begun, and not left"
@@ -87,7 +88,7 @@ class Transactions(OwnThread):
         self._settle(producer)
 
     def close(self) -> None:
-        """The transaction that it may have open is ended by the next claim."""
+        """The next claim ends a transaction that is still open."""
         self._producer = None
 
     def _fill(self, producer: Producer, records: Sequence[Record], target: int, check: Callable[[], None]) -> None:
@@ -107,13 +108,13 @@ class Transactions(OwnThread):
                 try:
                     producer.produce(self._topic, value=body, key=key, headers=headers, partition=place)
                     break
-                except BufferError:  # the brokers take less than comes
+                except BufferError:  # events come faster than the brokers take them
                     wait(producer.poll)
         while len(producer):
             wait(producer.flush)
 
     def _add_position(self, producer: Producer, metadata: str, group: bytes) -> None:
-        """On a thread that can be left behind: the call may outlast its timeout by minutes (librdkafka#5456)."""
+        """The call runs on a thread that can be abandoned, because it may outlast its timeout by minutes (librdkafka#5456)."""
         place, added = TopicPartition(self._topic, 0, 0, metadata), Future[None]()
 
         def add() -> None:
@@ -131,7 +132,7 @@ class Transactions(OwnThread):
             raise SinkUnavailable(f"topic '{self._topic}': the brokers did not take a position in time") from None
 
     def _abort(self, producer: Producer, error: BaseException) -> None:
-        """Raises Ambiguous if that fails, which makes the writer claim again."""
+        """Abort the transaction. If that fails, raises Ambiguous, which makes the writer claim again."""
         if isinstance(error, KafkaException) and error.args[0].fatal():
             return
         try:
@@ -141,7 +142,7 @@ class Transactions(OwnThread):
                 raise Ambiguous(f"{error}; it could not be aborted: {failed.args[0].str()}") from failed
 
     def _settle(self, producer: Producer) -> None:
-        """Only an abort that succeeds shows that a commit which failed has no effect."""
+        """Commit. Only a successful abort shows that a failed commit had no effect."""
         doubt = ""
         for _ in range(SENDS_MAX):
             try:

@@ -1,4 +1,4 @@
-"""A claim's way into a topic: transactions, one after the other; and what goes wrong, in a sink's words."""
+"""A claim's writer of a topic: one transaction at a time, with Kafka's errors translated to those of a sink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output
 
 
 class KafkaWriter(HeldWriter[Record]):
-    """If a cancelled write is not committed by then, it never will be, or the next `open` shows that it is."""
+    """A write that is not committed when its cancellation ends never will be, or the next `open` shows that it is."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ def records_of(output: Output) -> list[Record]:
     if unsent := [n for n, each in enumerate(headers) if each and any("\0" in name for name, _ in each)]:
         sequence = sequences_of(output.table)[unsent[0]]
         raise OutputRefused(
-            "the name of a property has a NUL, at which Kafka's client would end it: leave it out",
+            "the name of a property has a NUL, at which Kafka's client would cut it: leave it out",
             sequences=() if sequence is None else (sequence,),
         )
     return list(zip(keys, bodies, headers, strict=True))
@@ -85,7 +85,7 @@ def records_of(output: Output) -> list[Record]:
 def _headers(
     pairs: Sequence[tuple[str, str | None]] | None, operation: str | None
 ) -> list[tuple[str, str | bytes | None]]:
-    """Values are sent as bytes, because the client ends a text at a NUL."""
+    """Values are sent as bytes, because the client cuts a text at a NUL."""
     mark = () if operation is None else ((OPERATION, operation),)
     return [(name, None if value is None else value.encode()) for name, value in (*(pairs or ()), *mark)]
 
@@ -121,7 +121,7 @@ MEANINGS: tuple[tuple[frozenset[int], type[PipelineError], str], ...] = (
 
 
 def as_sink_error(cluster: KafkaCluster, error: KafkaException) -> PipelineError:
-    """For a transaction that is not committed, and for requests."""
+    """What the error of an uncommitted transaction, or of a request, means to a sink."""
     found, text = error.args[0], cluster.described(error)
     for codes, meaning, remedy in MEANINGS:
         if found.code() in codes:

@@ -1,10 +1,10 @@
 """A connection to NATS, and the meaning of what goes wrong there.
 
 NatsError
-├── Unreachable      nothing was sent, or nothing takes it: surely not done
+├── Unreachable      nothing was sent, or nothing received it: surely not done
 │   └── Forbidden    the server refused this client, or what it wanted to publish
 ├── Unanswered       sent, and no answer came: perhaps done
-└── RefusedRequest   JetStream refused it; `number` is its own for the reason
+└── RefusedRequest   JetStream refused it; `number` is its code for the reason
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from leasehold.pipeline.connectors.servers import Servers
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 ATTEMPTS_MAX = 1
-"""So often a server that refuses a connection is tried again, before the others and the call are given up."""
+"""How often each server that refuses a connection is tried again, before the call fails."""
 PAUSE_S = 0.2
 CLOSE_S = 1.0
-"""A connection that does not close by then is left: after a failed handshake of TLS, nats-py would wait for ever."""
+"""A connection that does not close within this time is abandoned: after a failed TLS handshake, nats-py would wait forever."""
 _LOGIN = ("authorization violation", "authentication", "nkey", "credentials")
 
 
 class NatsError(Exception):
-    """Base of these."""
+    """The base of these errors."""
 
 
 class Unreachable(NatsError):
@@ -54,7 +54,7 @@ class Unanswered(NatsError):
 
 
 class RefusedRequest(NatsError):
-    """status: as of HTTP. number: of the reason."""
+    """status: as in HTTP. number: JetStream's code for the reason."""
 
     def __init__(self, what: str, status: int, number: int, reason: str) -> None:
         super().__init__(f"{what}: {reason} ({number})")
@@ -64,7 +64,7 @@ class RefusedRequest(NatsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAccess(Servers):
-    """login: arguments of nats-py. certificates: the client's own, and its key."""
+    """login: arguments of nats-py. certificates: the client's certificate, and its key."""
 
     system = "nats"
     login: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -81,7 +81,7 @@ class NatsAccess(Servers):
 
 
 class _NatsClient(Client):
-    """It refuses plain text if TLS is set. nats-py would continue in it if the server does not ask for TLS itself."""
+    """It refuses plain text if TLS is set. nats-py would continue in plain text if the server does not require TLS."""
 
     def _connect_command(self) -> bytes:
         if "tls" in self.options and not self._server_info.get("tls_required"):
@@ -90,7 +90,7 @@ class _NatsClient(Client):
 
 
 class NatsConnection:
-    """Opened by the first call, and again by the first one after it was lost. All calls raise NatsError."""
+    """The first call opens it, and so does the first call after a loss. All calls raise NatsError."""
 
     def __init__(self, access: NatsAccess, *, timeout_s: float = 5.0) -> None:
         self.access = access
@@ -100,7 +100,7 @@ class NatsConnection:
         self._trouble = ""
 
     async def ask(self, call: str, **what: Any) -> dict[str, Any]:
-        """A call of JetStream's API."""
+        """Call JetStream's API."""
         return await self.request(f"$JS.API.{call}", json.dumps(what).encode() if what else b"", what=call)
 
     async def request(
@@ -129,7 +129,7 @@ class NatsConnection:
     async def send(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
     ) -> None:
-        """Without an answer."""
+        """Send a message that gets no answer."""
         client = await self.client()
         try:
             own = None if headers is None else dict(headers)
@@ -145,7 +145,7 @@ class NatsConnection:
             raise Unreachable(f"'{subject}' at {self.access.servers}: {_text_of(error)}") from error
 
     async def client(self) -> Client:
-        """One that is connected."""
+        """The connected client."""
         return await heeding(self._connect())
 
     async def _connect(self) -> Client:
@@ -177,7 +177,7 @@ class NatsConnection:
                 raise
             told = [
                 each for each in (self._trouble, _text_of(error)) if each
-            ]  # a key that is none raises errors of its own
+            ]  # an invalid key raises errors of its own
             # A server that refuses a login closes the connection, which the client may note after the refusal.
             refusal = next((each for each in told if any(word in each.lower() for word in _LOGIN)), None)
             kind, why = (Unreachable, told[0]) if refusal is None else (Forbidden, refusal)

@@ -1,6 +1,6 @@
-"""An ordered consumer: ephemeral, without acknowledgements, pulled from; its reader makes another if it breaks.
+"""An ordered pull consumer, ephemeral and without acknowledgements. Its reader makes another if it breaks.
 
-The lease has the position, so the server needs none. A pull asks for so many events and bytes, which bounds what is on its way.
+The lease has the position, so the server needs none. A pull limits its events and bytes, which bounds what is in flight.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from leasehold.pipeline.connectors.nats.stream import EPOCH, Stream
 IDLE_S = 5.0
 """How long a pull waits at the end of a partition. Then the reader looks at the stream, and pulls again."""
 INACTIVE_S = 120
-"""The server forgets a consumer without a pull for so long."""
+"""The server forgets a consumer after this long without a pull."""
 SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """number: counts what this consumer was given. left: how many follow. sequence: in the stream. bytes: about."""
+    """number: counts the messages of this consumer. left: how many follow. sequence: in the stream. bytes: an estimate."""
 
     subject: str
     number: int
@@ -49,7 +49,7 @@ class Broken(Exception):
 
 
 class StreamConsumer:
-    """Reads one subject. pending: how many events it had to read when it was made."""
+    """Reads one subject. pending: how many events there were to read when it was made."""
 
     def __init__(self, stream: Stream, name: str, subscription: Subscription, pending: int) -> None:
         self.pending = pending
@@ -64,7 +64,7 @@ class StreamConsumer:
         self._is_too_large = False
 
     async def read(self, events_max: int, bytes_max: int) -> list[StreamMessage]:
-        """What has come, one event at least; nothing if none came for IDLE_S. Raises Broken, NatsError."""
+        """The events that have arrived, at least one; empty if none arrived for IDLE_S. Raises Broken, NatsError."""
         if not self._held and not await self._wait(events_max, bytes_max):
             return []
         while self._owed > 0 and self._subscription.pending_msgs and len(self._held) < events_max:
@@ -79,7 +79,7 @@ class StreamConsumer:
         return page
 
     async def _wait(self, events_max: int, bytes_max: int) -> bool:
-        """For the first event. False if the pull ended without one."""
+        """Wait for the first event. False if the pull ended without one."""
         while not self._held:
             if self._owed <= 0:
                 await self._pull(events_max, bytes_max)
@@ -123,7 +123,7 @@ class StreamConsumer:
         return "taken"
 
     def _ended(self, message: Msg, status: str) -> str:
-        """What the server answered to a pull instead of events. Raises Broken."""
+        """What the server's answer to a pull means if it is not an event. Raises Broken."""
         if message.subject != f"{self._inbox}{self._pulls}":
             return "stale"
         words = (message.headers or {}).get("Description", "")
@@ -167,9 +167,9 @@ async def open_consumer(stream: Stream, subject: str, **start: Any) -> AsyncIter
 
 
 def _message(message: Msg) -> StreamMessage:
-    """The subject of an acknowledgement has its numbers. Raises Broken."""
+    """A message, with the numbers in the subject for its acknowledgement. Raises Broken."""
     tokens = message.reply.split(".")
-    at = 5 if len(tokens) == 9 else 7  # with the domain and the account before them
+    at = 5 if len(tokens) == 9 else 7  # 7 if the domain and the account precede them
     try:
         sequence, number, nanoseconds, left = map(int, tokens[at : at + 4])
     except ValueError:

@@ -1,7 +1,7 @@
 """Subjects of a stream as the partitions of a feed, read from sequences that leases hold.
 
-Retention takes messages from the front of a stream, whatever subject they have. A position is lost if it may have taken events
-behind it. Each open partition has a consumer of its own, which acknowledges nothing.
+Retention deletes messages from the front of a stream, whatever subject they have. A position is lost if retention may have
+deleted events after it. Each open partition has a consumer of its own, which acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a
 
 T = TypeVar("T")
 BREAKS_MAX = 3
-"""So many consumers in a row that yielded nothing; then the worker pauses."""
+"""After this many consumers in a row that broke before a read succeeded, the feed raises, and the worker pauses."""
 SMALL = 100
-"""So many events become a table at once; more do on a thread."""
+"""Up to this many events become a table directly; more do so on a thread."""
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-"""The server counts nanoseconds in 63 bits."""
+"""Later starts are sent as this one, because the server counts nanoseconds in 63 bits."""
 
 
 class NatsChangeFeed(ChangeFeed):
@@ -43,7 +43,7 @@ class NatsChangeFeed(ChangeFeed):
 
     - `trusts_headers`: whether the header `leasehold-event` is an event's key and operation.
 
-    Events that retention took before they were read, and a stream that was created again, are PositionLost.
+    Raises PositionLost if retention deleted events before they were read, and if the stream was created again.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class NatsChangeFeed(ChangeFeed):
                     raise FeedUnavailable(f"{subject}: {broken}") from broken
 
     async def _read(self, consumer: StreamConsumer, place: _StreamPlace) -> Page | None:
-        """Events; none if only the position moves; None at the end. Raises Broken."""
+        """The next page, without events if only the position moves; None at the end. Raises Broken."""
         messages = await _asked(consumer.read(self._events_max, self._bytes_max))
         if not messages:
             extent = await self._find_extent()
@@ -183,8 +183,8 @@ class NatsChangeFeed(ChangeFeed):
 class _StreamPlace:
     """The place of a reader, and what it knows of the stream around it.
 
-    - `position`: behind the last event that was read.
-    - `clear`: all events of the partition up to this sequence were read, so retention may have come there.
+    - `position`: after the last event that was read.
+    - `clear`: all events of the partition up to this sequence were read, so retention may delete up to it.
     """
 
     def __init__(self, partition: str, position: StreamPosition) -> None:
@@ -194,7 +194,7 @@ class _StreamPlace:
         self._seen = 0
 
     def resume(self, extent: Extent, front: int) -> None:
-        """Before a consumer is made. Raises PositionLost."""
+        """Check the position, and note the stream's state, before a consumer is made. Raises PositionLost."""
         self.check(extent, front)
         if self.position.last > extent.last:
             raise self._replaced(f"it ends at {extent.last}, so it was created again or restored")
@@ -207,8 +207,8 @@ class _StreamPlace:
             raise self._replaced("it was created again")
         if self.clear and front > self.clear + 1:
             raise PositionLost(
-                f"partition '{self.partition}': retention has taken messages behind the position {self.clear}, which may have"
-                f" been events that were not read; what is left begins at {front}. To continue there, set the lease's position"
+                f"partition '{self.partition}': retention has deleted messages after the position {self.clear}, which may have"
+                f" been unread events; what is left begins at {front}. To continue there, set the lease's position"
                 f" to '{front - 1}'"
             )
 
@@ -219,14 +219,17 @@ class _StreamPlace:
         )
 
     def is_next(self, sequence: int) -> bool:
-        """Whether no message of any subject is between."""
+        """Whether there is no message of any subject between `clear` and this one."""
         return sequence == self.clear + 1
 
     def read(self, sequence: int) -> None:
         self.position, self.clear = self.position._replace(last=sequence), sequence
 
     def wait(self, extent: Extent, front: int) -> bool:
-        """A pull has ended without events. Whether the position moved, because retention has passed it. Raises PositionLost."""
+        """Note that a pull ended without events. Return whether the position moved, because retention passed it.
+
+        Raises PositionLost.
+        """
         if self.position.created not in (None, extent.created):
             raise self._replaced("it was created again")
         self.clear = max(self.clear, self._seen)

@@ -1,6 +1,7 @@
 """Events as messages, and messages as events. Pure.
 
-The body is the payload. Properties are headers, if NATS can carry them as they are. The rest is JSON in one header of ours.
+The body is the payload. Properties are headers, if NATS can carry them as they are. The rest is JSON in the header
+`hidden.EVENT`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from leasehold.pipeline.connectors.nats.consumer import StreamMessage
 from leasehold.pipeline.event import EVENT_SCHEMA
 
 HEADER_BYTES_MAX = 65_535
-"""What JetStream stores as a message's headers."""
+"""The most bytes of headers that JetStream stores with a message."""
 SERVERS = "Nats-"
-"""The beginning of headers for the server, and from it."""
+"""The beginning of the names of headers that the server reads or adds."""
 _NAME = re.compile(r"(?!nats-|leasehold-)[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.IGNORECASE)
 _VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
@@ -33,7 +34,7 @@ def _is_header(name: str, value: str) -> bool:
 
 
 def size_of(headers: Mapping[str, str]) -> int:
-    """In bytes, as they are sent. They are ASCII."""
+    """The bytes that headers take as they are sent. They are ASCII."""
     return 12 + sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 

@@ -1,6 +1,6 @@
 """The position of a reader in a stream: `SEQUENCE@CREATED`, with the sequence of the last message that it has passed.
 
-A stream that was deleted and made again has the same name, and another time at which it was created.
+A stream that was deleted and created again has the same name, but another time of creation.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A stream as a sink, exactly once: a batch and the position that it brings are one atomic publication.
+"""A stream as a sink, exactly once: a batch and its new position are one atomic publication.
 
 What carries the guarantee:
 
-- Each lease has a subject for its position, in the same stream as the events. Claims and batches write there.
-- A batch is the events and the new position, in one atomic publication: the server stores all of it, or nothing.
+- Each lease has a subject for its position, in the same stream as the events. Claims and batches write to it.
+- The events of a batch and the new position are one atomic publication: the server stores all of it, or nothing.
 - The position is written only if the last sequence of its subject is the one that this owner wrote or claimed
   (`Nats-Expected-Last-Subject-Sequence`). So a claim shuts out whatever an earlier owner sends, even what is still on its way.
 
-Message ids (`Nats-Msg-Id`) are not used. The server forgets them after some minutes, and they shut out no earlier owner.
+Message ids (`Nats-Msg-Id`) are not used. The server forgets them after some minutes, and they do not shut out an earlier owner.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _STATE = re.compile(r"(\d{1,18}):(\d{1,18})")
 
 
 class NatsOutputSink(Sink):
-    """A source partition goes to the subject of its name, or else to one that is chosen once.
+    """A source partition goes to the subject of the same name. If there is none, one is chosen once.
 
     Output columns: as for the log.
 
-    - `replicas`: create the stream with so many if it is missing. None: it has to be there.
-    - `refresh_s`: how often an idle lease writes its position again, so that retention by size does not take it.
+    - `replicas`: create a missing stream with this many replicas. None: the stream has to exist.
+    - `refresh_s`: how often an idle lease writes its position again, so that retention by size does not delete it.
     """
 
     holds_position = True
@@ -69,7 +69,7 @@ class NatsOutputSink(Sink):
         return self._stream.connection.access.endpoint(self._stream.name)
 
     def claimed(self, state: str) -> str:
-        """The stream holds everything; the lease keeps how far it has seen it, to notice that it was deleted or restored."""
+        """The stream holds everything; the lease keeps how far it has seen the stream, to notice a deletion or a restore."""
         return state
 
     async def prepare(self) -> None:
@@ -94,7 +94,7 @@ class NatsOutputSink(Sink):
         return translated
 
     async def open(self, claim: Claim) -> NatsWriter:
-        """What an earlier owner had on its way may arrive between the look and the claim: then both are made again."""
+        """A batch of an earlier owner may arrive between the look and the claim; then both are repeated."""
         for _ in range(CLAIMS_MAX - 1):
             with suppress(Outpaced):
                 return await self._claim(claim)
@@ -112,7 +112,7 @@ class NatsOutputSink(Sink):
         )
         try:
             await writer.put_position()
-        except Ambiguous as error:  # the next claim outranks it, whether it is there or not
+        except Ambiguous as error:  # the next claim outranks it, whether it was stored or not
             raise SinkUnavailable(str(error)) from error
         return writer
 
@@ -123,8 +123,8 @@ class NatsOutputSink(Sink):
         if _seen(claim):
             raise SinkRejected(
                 f"{where} no longer has the position of lease '{lease_of(claim.pipeline, claim.partition)}': the stream was"
-                " deleted, restored or purged, or its retention by size took it. Restore the stream. Otherwise some output may be"
-                f" there already, and you can {to_write_again(claim)}"
+                " deleted, restored or purged, or its retention by size deleted it. Restore the stream. Otherwise some output may"
+                f" be there already, and you can {to_write_again(claim)}"
             )
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
@@ -151,12 +151,12 @@ class NatsOutputSink(Sink):
 
 
 def _of_question(error: NatsError) -> Exception:
-    """One without an answer did nothing either."""
+    """What the error of a request that stores nothing means to a sink; never Ambiguous."""
     translated = as_sink_error(error)
     return SinkUnavailable(str(translated)) if isinstance(translated, Ambiguous) else translated
 
 
 def _seen(claim: Claim) -> int:
-    """The newest position that the lease knows of in this generation; 0 if it knows none."""
+    """The sequence of the newest position that the lease knows in this generation; 0 if it knows none."""
     found = _STATE.fullmatch(claim.state)
     return int(found[2]) if found and int(found[1]) == claim.generation else 0

@@ -16,9 +16,9 @@ NO_MESSAGE = 10037
 NO_STREAM = 10059
 STREAM_EXISTS = 10058
 SWITCHES = ("allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
-"""A batch is there whole or not at all. Only the newest of a lease's positions is kept, and it does not expire."""
+"""A batch is stored whole or not at all. Only the newest of a lease's positions is kept, and it does not expire."""
 POSITIONS = "leasehold"
-"""Behind the stream's subject, the token that positions of leases have instead of a partition's number."""
+"""The token that follows the stream's subject for positions of leases, instead of a partition's number."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,7 +33,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A message as the stream keeps it. is_ordered: whether retention takes it in its turn, because it has no time of its own."""
+    """A message that the stream keeps. is_ordered: whether retention deletes it in order, because it has no TTL of its own."""
 
     sequence: int
     data: bytes
@@ -52,7 +52,7 @@ class Stream:
 
     @property
     def identity(self) -> str:
-        """Without the servers' addresses, because a cluster has many."""
+        """It has no addresses of servers, because a cluster has many."""
         return f"nats:{self.name}/{self.subject}"
 
     def events(self, partition: str) -> str:
@@ -64,7 +64,7 @@ class Stream:
         return f"{self.subject}.{POSITIONS}.{lease_of(pipeline, partition).replace('.', '%2E')}"
 
     async def create(self, replicas: int) -> None:
-        """If it is missing."""
+        """Create the stream, unless it exists."""
         try:
             await self.connection.ask(
                 f"STREAM.CREATE.{self.name}",
@@ -83,7 +83,7 @@ class Stream:
         return dict((await self.connection.ask(f"STREAM.INFO.{self.name}"))["config"])
 
     async def find_extent(self) -> Extent:
-        """Raises FeedError if its retention could take events unnoticed."""
+        """Raises FeedError if a feed would miss events of this stream."""
         found = await self.connection.ask(f"STREAM.INFO.{self.name}")
         if wrong := list(unfit_to_read(found["config"], [self.events(name) for name in self.partitions])):
             raise FeedError(f"stream '{self.name}' cannot be read: {', and '.join(wrong)}")
@@ -91,7 +91,7 @@ class Stream:
         return Extent(int(state["first_seq"]), int(state["last_seq"]), (created - EPOCH) // timedelta(microseconds=1))
 
     async def find_front(self, extent: Extent, passed: int) -> int:
-        """Retention may have taken events before this sequence, and none behind it. passed: the last one that was read.
+        """The sequence before which retention may have deleted events; after it, none are missing. passed: the last one read.
 
         The stream's first message may be a position, which retention leaves in its place. Then the first event counts.
         """
@@ -107,7 +107,7 @@ class Stream:
         return await self._find(last_by_subj=subject)
 
     async def find_first(self, subject: str, sequence: int = 1) -> Kept | None:
-        """The first one at or behind a sequence."""
+        """The first message at or after a sequence."""
         return await self._find(seq=sequence, next_by_subj=subject)
 
     async def _find(self, **which: Any) -> Kept | None:
@@ -127,11 +127,11 @@ class Stream:
 
 
 def unfit_to_read(configuration: Mapping[str, Any], subjects: Sequence[str]) -> Iterator[str]:
-    """What a feed would miss events by. Pure."""
+    """Reasons why a feed would miss events. Pure."""
     if configuration.get("retention", "limits") != "limits":
-        yield "its retention must be `limits`, because other consumers take events away otherwise"
+        yield "its retention must be `limits`, because other consumers remove events otherwise"
     if configuration.get("max_msgs_per_subject", -1) > 0:
-        yield "`max_msgs_per_subject` must be off, because it takes events away unnoticed"
+        yield "`max_msgs_per_subject` must be off, because it deletes events unnoticed"
     if not configuration.get("mirror") and not configuration.get("sources"):
         yield from not_taken(configuration, subjects)
 
@@ -139,7 +139,7 @@ def unfit_to_read(configuration: Mapping[str, Any], subjects: Sequence[str]) -> 
 def unfit_to_publish(configuration: Mapping[str, Any], subjects: Sequence[str]) -> Iterator[str]:
     """What a sink needs and the stream lacks. Pure."""
     if off := [f"`{name}`" for name in SWITCHES if not configuration.get(name)]:
-        yield f"{', '.join(off)} must be on, which nats-server has from 2.12 on"
+        yield f"{', '.join(off)} must be on, which nats-server supports from 2.12 on"
     if configuration.get("retention", "limits") != "limits":
         yield "its retention must be `limits`"
     if configuration.get("max_msgs_per_subject", -1) > 0:

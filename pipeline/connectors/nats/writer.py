@@ -1,4 +1,4 @@
-"""A claim's way into a stream: publications, one after the other; and what goes wrong, in a sink's words."""
+"""A claim's writer of a stream: one publication at a time, with NATS's errors translated to those of a sink."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from leasehold.pipeline.publishing_writer import sequences_of, traced_events_of
 from leasehold.pipeline.sink import Claim, CloseReason, Output
 
 BATCH_MAX = 1000
-"""Messages of one atomic publication, with the position (ADR-50)."""
+"""The most messages of one atomic publication, including the position (ADR-50)."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Output of more bytes is published in parts, because the server holds a batch until it is whole."""
+"""Output of more bytes is published in parts, because the server holds a batch until it is complete."""
 OUTPACED = (10071, 10164)
-"""The last sequence of a subject is another one than expected."""
+"""The last sequence of a subject is not the expected one."""
 PASSING = (10176, 10210, 10211)
-"""The batch did not come whole, or too many are on their way: nothing was stored, and it may be sent again."""
+"""The batch did not arrive whole, or too many are in flight: nothing was stored, and the batch may be sent again."""
 NOT_CLUSTERED = 10074
 """A single server keeps no replicas."""
 BATCH_HEADERS_BYTES = 200
-"""What a batch adds to a message, at most."""
+"""The most bytes that a batch adds to a message's headers."""
 
 
 class Outpaced(Fenced):
@@ -53,7 +53,7 @@ class Outgoing:
 
 
 class NatsWriter(HeldWriter[Outgoing]):
-    """sequence: where the last position is in the stream."""
+    """sequence: of the last position, in the stream."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ def _refused(event: Outgoing, message: str) -> OutputRefused:
 
 
 def batch_of(stream: str, events: Sequence[Outgoing], position: Outgoing) -> list[Outgoing]:
-    """In the order of sending. The server stores all of it with the last one, or nothing. Each has a new id."""
+    """The messages in the order of sending. With the last one, the server stores all, or none. Each batch has a new id."""
     expected = {"Nats-Expected-Stream": stream}
     if not events:
         return [replace(position, headers={**position.headers, **expected})]
@@ -159,7 +159,7 @@ def batch_of(stream: str, events: Sequence[Outgoing], position: Outgoing) -> lis
 
 
 def as_sink_error(error: NatsError) -> PipelineError:
-    """For a publication that was not acknowledged, and for questions."""
+    """What the error of an unacknowledged publication, or of another request, means to a sink."""
     if isinstance(error, Unanswered):
         return Ambiguous(str(error))
     if isinstance(error, Forbidden):

@@ -42,7 +42,7 @@ class PlaceGone(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(Servers):
-    """token_file: read at every connection. oauth: as pulsar-client takes it. certificates: the client's own, and its key."""
+    """token_file: read for each connection. oauth: pulsar-client's form. certificates: the client's certificate and its key."""
 
     system = "pulsar"
     tls: bool = False
@@ -68,7 +68,7 @@ class PulsarAccess(Servers):
             tls_validate_hostname=True,
             tls_certificate_file_path=None if own is None else str(own),
             tls_private_key_file_path=None if key is None else str(key),
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),  # errors say it; others go to stdout
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),  # exceptions show errors; others use stdout
         )
 
     def _authentication(self) -> pulsar.Authentication | None:
@@ -81,7 +81,7 @@ class PulsarAccess(Servers):
 
 
 class PulsarBroker:
-    """topic: `TENANT/NAMESPACE/NAME`. All methods raise PulsarException; those that are not async block, too."""
+    """topic: `TENANT/NAMESPACE/NAME`. All methods raise PulsarException; those that are not async also block."""
 
     def __init__(self, access: PulsarAccess, topic: str, *, timeout_s: float) -> None:
         self.access = access
@@ -105,7 +105,7 @@ class PulsarBroker:
             return self._client
 
     async def find_partitions(self) -> dict[str, str]:
-        """Its topic, by the name of each partition. A topic without partitions is the partition 0."""
+        """The topic of each partition, by the partition's name. A topic without partitions is the partition 0."""
         found = await self.run(lambda: self.client().get_topic_partitions(f"persistent://{self.topic}"))
         numbers = {match[1] if (match := _PARTITION.fullmatch(each)) else "0": each for each in found}
         return dict(sorted(numbers.items()))
@@ -113,9 +113,9 @@ class PulsarBroker:
     def make_reader(
         self, topic: str, place: MessagePlace | None, *, events_max: int = 1000, is_at_end: bool = False
     ) -> pulsar.Reader:
-        """From the entry of that place on, which comes first; the first entry there is if it is gone. None: from the beginning.
+        """A reader that starts with the entry of `place`, or with the first one left if that is gone. None: at the beginning.
 
-        is_at_end: from the last event on.
+        is_at_end: it starts with the last event.
         """
         start: Any = pulsar.MessageId.latest if is_at_end else pulsar.MessageId.earliest
         if place is not None:
@@ -125,7 +125,7 @@ class PulsarBroker:
         )
 
     def find_first(self, topic: str, place: MessagePlace | None, time_ms: int | None = None) -> pulsar.Message | None:
-        """The first event behind a place, of this time or later; None at the end. Raises PlaceGone."""
+        """The first event after a place, of this time or later; None at the end. Raises PlaceGone."""
         reader = self.make_reader(topic, place)
         try:
             if time_ms is not None:
@@ -169,7 +169,7 @@ def place_in(message: pulsar.Message) -> MessagePlace:
 
 
 HINTS = {
-    pulsar.Timeout: ": no answer in time. If the servers can be reached, a token may be wrong: then there is no answer, either",
+    pulsar.Timeout: ": no answer in time. If the servers can be reached, a token may be wrong: then there is no answer either",
     pulsar.ConnectError: ": no connection. Look at `servers`; with `tls`, the certificate may not fit",
 }
 

@@ -16,7 +16,7 @@ INTERVAL_S = 5.0
 
 
 class SubscriptionCursors:
-    """An owner that was replaced may move a cursor back; the next commit of the new one corrects it."""
+    """A replaced owner may move a cursor back; the next commit of the new owner corrects that."""
 
     title = "cursor"
 
@@ -34,7 +34,7 @@ class SubscriptionCursors:
         return "written"
 
     def _move(self, topic: str, position: str | None) -> None:
-        """An entry is passed once all of its events are."""
+        """The cursor passes an entry once all events of the entry are processed."""
         place, to = place_of(position), pulsar.MessageId.earliest
         if place is not None:
             following = self._broker.find_first(topic, place) if place.within >= 0 else None
@@ -47,7 +47,7 @@ class SubscriptionCursors:
             consumer.close()
 
     def _subscribed(self, topic: str) -> pulsar.Consumer:
-        """Nothing is sent to it. Several may be there at a time."""
+        """A consumer to which nothing is sent. Several may exist at a time."""
         return self._broker.client().subscribe(
             topic,
             self._subscription,
@@ -58,7 +58,7 @@ class SubscriptionCursors:
         )
 
     async def count(self) -> int:
-        """It makes those that are missing."""
+        """Count the cursors, after creating those that are missing."""
         topics = await asked(self._broker, self._broker.find_partitions())
 
         def make() -> int:

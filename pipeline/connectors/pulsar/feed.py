@@ -1,6 +1,6 @@
 """A Pulsar topic as a feed: its partitions, read from message ids that leases hold.
 
-Leases assign partitions, so no subscription does. Each open partition has a reader and a thread of its own, because the client
+Leases assign the partitions, not a subscription. Each open partition has a reader and a thread of its own, because the client
 blocks.
 """
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class PulsarChangeFeed(ChangeFeed):
     """topic: `TENANT/NAMESPACE/NAME`. `lag` is an estimate, because brokers count batches; it is 0 only at the end.
 
-    Ledgers that retention took before they were read, and a topic that was created again, are PositionLost.
+    Raises PositionLost if retention deleted ledgers before they were read, and if the topic was created again.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PulsarChangeFeed(ChangeFeed):
 
     @property
     def identity(self) -> str:
-        """Without the servers' addresses, because a cluster has many."""
+        """It has no addresses of servers, because a cluster has many."""
         return f"pulsar:{self._broker.topic}"
 
     @property
@@ -66,7 +66,7 @@ class PulsarChangeFeed(ChangeFeed):
         if start == "latest":
             return await self.latest(partition)
         time_ms = milliseconds_of(start) if isinstance(start, datetime) else None
-        end = await self.latest(partition)  # before the search: what comes since is not passed over
+        end = await self.latest(partition)  # before the search, so that events that arrive meanwhile are not skipped
         first = await self._call(lambda: self._broker.find_first(topic, None, time_ms))
         if first is None:
             return end
@@ -140,7 +140,7 @@ def translated(broker: PulsarBroker) -> Iterator[None]:
 
 
 def between(first: MessagePlace, last: MessagePlace) -> int:
-    """About how many events there are, with both. Other batches count as being as large as the last one. Pure."""
+    """About how many events there are, including both. Each batch counts as being as large as the last one. Pure."""
     events = max(last.within, 0) + 1
     if first.ledger != last.ledger:
         return (last.entry + 2) * events
@@ -156,7 +156,7 @@ def lost(topic: str, gone: PlaceGone) -> PositionLost:
         else f"the first available is {gone.first}. To continue there, set the lease's position to '{gone.first.before}'"
     )
     return PositionLost(
-        f"topic '{topic}' no longer has ledger {gone.place.ledger} of the position '{gone.place}'. Retention may have taken"
+        f"topic '{topic}' no longer has ledger {gone.place.ledger} of the position '{gone.place}'. Retention may have deleted"
         f" events before they were read, or the topic was deleted, and created again; {there}."
         f" {reset_of_a_new_source('PARTITION')}"
     )

@@ -1,6 +1,7 @@
 """Events as messages, and messages as events. Pure.
 
-The body is the payload, the key is the partition key, and properties are properties. The rest is JSON in a property of ours.
+The body is the payload, the key is the partition key, and properties are properties. The rest is JSON in the property
+`hidden.EVENT`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.markers import PREFIX
 
 MARKER_BYTES = 1000
-"""What a batch's marker adds, at most, besides two positions."""
+"""The most bytes that a batch's marker adds, apart from two positions."""
 MESSAGE_BYTES = 64
-"""What each message adds to its payload, key and properties, at most."""
+"""The most bytes that a message adds to its payload, key and properties."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +40,7 @@ def outgoing_of(row: Mapping[str, Any]) -> OutgoingMessage:
 
 
 def size_of(message: OutgoingMessage) -> int:
-    """In bytes, never too small."""
+    """An estimate in bytes, never too small."""
     pairs = sum(len(name.encode()) + len(value.encode()) + 8 for name, value in message.properties.items())
     return MESSAGE_BYTES + len(message.body or b"") + len((message.key or "").encode()) + pairs
 

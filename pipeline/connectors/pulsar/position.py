@@ -1,7 +1,7 @@
 """The position of a reader in a partition of a topic: `LEDGER:ENTRY`, or `LEDGER:ENTRY:INDEX` within a batch. Pure.
 
-It is that of the last event that was read. Ledgers have numbers that a cluster gives once, so those of a topic that was deleted
-and created again are not taken for the old ones.
+It is the place of the last event that was read. A cluster gives each ledger's number only once, so the ledgers of a topic that
+was deleted and created again are not taken for the old ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from leasehold.pipeline.errors import FeedError, PositionLost
 
 _TEXT = re.compile(r"(\d{1,18}):(-1|\d{1,18})(?::(\d{1,9}))?", re.ASCII)
 ENTRY_BITS, INDEX_BITS = 22, 11
-"""An event's sequence has these of its entry and of its index. The rest, 30 bits, are its ledger's."""
+"""How many bits of an event's sequence are for its entry and for its index. The other 30 bits are for its ledger."""
 INDEX_MAX = (1 << INDEX_BITS) - 1
 
 
 class MessagePlace(NamedTuple):
-    """within: its place in a batch. -1: the entry as a whole. entry: -1 is before the ledger's first one."""
+    """within: the place in a batch; -1: the entry as a whole. entry: -1 is before the ledger's first entry."""
 
     ledger: int
     entry: int
@@ -30,7 +30,7 @@ class MessagePlace(NamedTuple):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """As places are read: an entry as a whole is behind all of its events."""
+        """Sorts places as they are read: an entry as a whole comes after all of its events."""
         return self.ledger, self.entry, inf if self.within < 0 else self.within
 
     @property
@@ -46,14 +46,14 @@ class MessagePlace(NamedTuple):
 
     @property
     def before(self) -> MessagePlace:
-        """A position behind which this event is the first."""
+        """A position after which this event is the first."""
         if self.within > 0:
             return self._replace(within=self.within - 1)
         return MessagePlace(self.ledger, self.entry - 1)
 
 
 def place_of(text: str | None) -> MessagePlace | None:
-    """None is the beginning. Raises PositionLost."""
+    """None stands for the beginning. Raises PositionLost."""
     if text is None:
         return None
     if (found := _TEXT.fullmatch(text)) is None:

@@ -1,6 +1,6 @@
 """One lease's producer: the only one of its partition. It blocks, and has a thread of its own.
 
-All producers of a lease have one name. A broker takes a new one only once it has stored what the earlier one sent, or refused it.
+All producers of a lease have one name. A broker accepts a new one only after it has stored or refused what the earlier one sent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 Compression = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 BATCH_MAX = INDEX_MAX + 1
 UNLIMITED = 1 << 30
-"""Batches end where ours do, and not by the client's own limits."""
+"""Batches end where ours do, not at the client's own limits."""
 GRACE_S = 1.0
 """How long an answer may outlast the client's own timeout."""
 PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
 class SendFailed(Exception):
-    """result: of the client."""
+    """result: the client's."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(result.name)
@@ -47,9 +47,9 @@ class ExclusiveProducer(OwnThread):
         self._producer: pulsar.Producer | None = None
 
     def attach(self, *, fences: bool) -> int:
-        """Shuts out others if it fences, else it is refused if there are any. Returns the last number that the broker knows.
+        """fences: whether it shuts out others. If not, it is refused if there are any.
 
-        Raises PulsarException.
+        Returns the last number that the broker knows. Raises PulsarException.
         """
         self.close()
         mode = pulsar.ProducerAccessMode
@@ -69,16 +69,16 @@ class ExclusiveProducer(OwnThread):
                     batching_max_publish_delay_ms=UNLIMITED,
                 )
                 return int(self._producer.last_sequence_id())
-            except pulsar.ProducerBusy:  # the one before still has something on its way
+            except pulsar.ProducerBusy:  # the earlier producer still has something in flight
                 if time.monotonic() > deadline:
                     raise
             turn += 1
             time.sleep(PAUSES.pause_s(turn, 0.0))
 
     def publish(self, messages: Sequence[OutgoingMessage], number: int, check: Callable[[], None]) -> MessagePlace:
-        """As one entry. check: called right before it is sent.
+        """Publish the messages as one entry. check: called right before they are sent.
 
-        Raises what that raises, SendFailed, Ambiguous, SinkUnavailable.
+        Raises what `check` raises, SendFailed, Ambiguous, SinkUnavailable.
         """
         producer = self._producer
         if producer is None:
@@ -96,7 +96,7 @@ class ExclusiveProducer(OwnThread):
             if not answered.done():
                 check()
         except BaseException:
-            self.close()  # which forgets what waits to be sent
+            self.close()  # drops the messages that wait to be sent
             raise
         if not answered.done():
             with suppress(pulsar.PulsarException):

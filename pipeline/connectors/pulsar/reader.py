@@ -1,7 +1,7 @@
 """One partition of a topic, read in pages. It blocks, and belongs to one thread.
 
-Retention takes whole ledgers, from the front. So nothing behind a position is lost while its ledger is there. If that is gone,
-something may be lost, unless the reader was at the end, and the ledger was taken later.
+Retention deletes whole ledgers, the oldest first. So nothing after a position is lost while the position's ledger exists. If
+that ledger is gone, events may be lost, unless the reader had reached the end before the ledger was deleted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.event import Page
 
 WAIT_S = 0.25
-"""The longest time in one call, and so between a reader's end and that of its thread."""
+"""The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLimits:
-    """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and on their way to the reader."""
+    """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and in flight to the reader."""
 
     events_max: int = 1000
     bytes_max: int = 4 * 1024 * 1024
@@ -58,7 +58,7 @@ class TopicReader:
             self._held.append(first)
 
     def read(self) -> Page | None:
-        """What is next; None if nothing came within WAIT_S. Raises PlaceGone, FeedError."""
+        """The next page; None if nothing arrived within WAIT_S. Raises PlaceGone, FeedError."""
         if self._place is not None and not self._is_found:
             self._find(self._place)
         if not self._held and not self._await():
@@ -80,7 +80,7 @@ class TopicReader:
         self._reader.close()
 
     def _await(self) -> bool:
-        """For the next event. Learns whether all was read."""
+        """Wait for the next event, and note whether all events were read."""
         if self._fetch(int(WAIT_S * 1000)):
             return True
         if self._reader.is_connected():
@@ -91,7 +91,7 @@ class TopicReader:
         return False
 
     def _fetch(self, wait_ms: int) -> bool:
-        """An event behind the position, into `held`."""
+        """Put an event after the position into `_held`. False if none arrives."""
         while True:
             try:
                 message = self._reader.read_next(wait_ms)
@@ -102,7 +102,7 @@ class TopicReader:
                 return True
 
     def _check_place(self, following: MessagePlace) -> None:
-        """Raises PlaceGone if retention was quicker than this reader."""
+        """Raises PlaceGone if retention has overtaken this reader."""
         if self._place is None or self._is_at_end or following.ledger == self._place.ledger:
             return
         onlooker = self._broker.make_reader(self._topic, self._place, events_max=1)

@@ -2,12 +2,12 @@
 
 What carries the guarantee:
 
-- A claim creates a producer that shuts out all others of its partition (ExclusiveWithFencing). Only then it reads the end of the
-  partition. The newest marker of the lease is the position. So a partition of the topic takes the output of one lease.
-- Each batch has a number, the sequence id of its entry. A broker with deduplication stores none twice, even if the client sends
-  it again after a lost connection.
-- All producers of a lease have one name. A broker answers a new one with the last number of that name, and the claim reads
-  until it has seen that one. A broker may have forgotten the name. Then the claim relies on what it read.
+- A claim creates a producer that shuts out all others of its partition (ExclusiveWithFencing). Only then does it read the
+  partition to its end: the lease's newest marker is the position. So a partition of the topic takes the output of only one lease.
+- Each batch has a number, the sequence id of its entry. A broker with deduplication stores no number twice, even if the client
+  sends the batch again after a lost connection.
+- All producers of a lease have one name. The broker answers a new producer with the last number of that name, and the claim
+  reads until it has seen that number. If the broker has forgotten the name, the claim relies on what it read.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from leasehold.pipeline.sink import Claim, Sink
 
 T = TypeVar("T")
 MESSAGE_BYTES_MAX = 5 * 1024 * 1024
-"""What brokers take by default."""
+"""The largest message that brokers accept by default."""
 
 
 class PulsarOutputSink(Sink):
-    """topic: `TENANT/NAMESPACE/NAME`. A source partition goes to the topic's partition of its name, or else to one that is chosen
-    once. No other goes there.
+    """topic: `TENANT/NAMESPACE/NAME`. A source partition goes to the topic's partition of the same name. If there is none, one
+    is chosen once. No other source partition may go there.
 
-    Output columns: as for the log. message_bytes_max: of a batch, as the brokers' `maxMessageSize`.
+    Output columns: as for the log. message_bytes_max: the limit of a batch, like the brokers' `maxMessageSize`.
     """
 
     holds_position = True
@@ -70,7 +70,7 @@ class PulsarOutputSink(Sink):
         return self._broker.access.endpoint(self._broker.topic)
 
     def claimed(self, state: str) -> str:
-        """The topic holds everything; the lease keeps where to begin to read its end."""
+        """The topic holds everything; the lease keeps where to start reading the topic's end."""
         return state
 
     async def prepare(self) -> None:
@@ -122,9 +122,9 @@ class PulsarOutputSink(Sink):
     def _claim(
         self, claim: Claim, producer: ExclusiveProducer, search: TailSearch, has_left: Event
     ) -> tuple[int, TailSearch, int]:
-        """A late owner that is known as such must not fence the newer one, nor one whose caller has left.
+        """An owner that is already known to be late must not fence the newer one, nor may a claim whose caller has left.
 
-        Returns the number that the broker knows, what was found, and the last number there is.
+        Returns the number that the broker knows, what was found, and the last number of the lease.
         """
         try:
             search.read()
@@ -138,7 +138,7 @@ class PulsarOutputSink(Sink):
             search.close()
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        """By reading all that the partition still has: it may take its time."""
+        """It reads all that the partition still has, which may take a long time."""
         topic = self._topics[await self._target(partition, None)]
 
         def look() -> Standing | None:
@@ -174,6 +174,6 @@ class PulsarOutputSink(Sink):
             return await question
         except pulsar.PulsarException as error:
             translated = as_sink_error(self._broker.topic, error)
-            if isinstance(translated, Fenced):  # by one that came at the same moment
+            if isinstance(translated, Fenced):  # by a claim at the same moment
                 raise SinkUnavailable(str(translated)) from error
             raise translated from error

@@ -1,8 +1,8 @@
 """What a lease has published, as the end of its partition shows it. It blocks, and belongs to one thread.
 
-A batch is one entry, which brokers store whole. Its first event bears the batch's marker, and the number by which brokers know
-the entry again. The last number that a broker knows gives no position, but it shows whether something is missing in what was
-read.
+A batch is one entry, which brokers store whole. Its first event carries the batch's marker, and the number by which brokers
+recognize the entry. The last number that a broker knows gives no position, but it shows whether entries are missing from what
+was read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ INDEX = PREFIX + "index"
 PAUSE_S = 0.05
 REPORT_EVENTS = 1000
 FRESH_S = 60.0
-"""Brokers forget no producer so soon."""
+"""Brokers remember a producer for at least this long."""
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,9})", re.ASCII)
 
 
 class SettledEntry(NamedTuple):
-    """The last entry that is settled together with the lease's position. New markers follow it. It is the sink state.
+    """The last entry that was settled together with the lease's position. New markers follow it. It is the sink state.
 
     target: the partition that takes the lease's output.
     """
@@ -53,12 +53,12 @@ def tail_of(state: str) -> SettledEntry | None:
 
 
 def marker_properties(marker: Marker, number: int) -> dict[str, str]:
-    """marker: of a batch, as one event's."""
+    """The properties of the event that carries a batch's marker."""
     return {**marker.properties(), INDEX: "0", NUMBER: str(number)}
 
 
 class TailSearch:
-    """generation: None looks for the latest. number: the newest of the lease that was seen, -1 for none. end: the last entry."""
+    """generation: None for the latest. number: the highest of the lease that was seen, -1 for none. end: the last entry seen."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TailSearch:
         self._reader.close()
 
     def read(self) -> None:
-        """To the present end. Raises PulsarException."""
+        """Read to the present end. Raises PulsarException."""
         seen = 0
         while self._reader.has_message_available():
             self._see(self._reader.read_next(int(self._patience_s * 1000)))
@@ -126,9 +126,9 @@ class TailSearch:
             raise Fenced(f"{self._where} knows epoch {newest.level}: not {claim.epoch}", epoch=newest.level)
 
     def read_up_to(self, known: int, claim: Claim) -> int:
-        """What was published before the claim's producer came. known: the last number that the broker knows, -1 for none.
+        """Read what was published before the claim made its producer. known: the last number that the broker knows, or -1.
 
-        Returns the last number there is. Raises Fenced, SinkRejected, SinkUnavailable, PulsarException.
+        Returns the lease's last number. Raises Fenced, SinkRejected, SinkUnavailable, PulsarException.
         """
         deadline = time.monotonic() + self._patience_s
         settled = -1 if self._tail is None else self._tail.number
@@ -148,8 +148,8 @@ class TailSearch:
 
 def unnumbered(where: str) -> SinkRejected:
     return SinkRejected(
-        f"{where}: the broker does not remember what was published a moment ago, so it would store a batch twice that is sent"
-        " again: enable deduplication for the namespace (`pulsar-admin namespaces set-deduplication --enable`)"
+        f"{where}: the broker does not remember what was published a moment ago, so it would store a repeated batch twice:"
+        " enable deduplication for the namespace (`pulsar-admin namespaces set-deduplication --enable`)"
     )
 
 
@@ -160,6 +160,7 @@ def _unknown(claim: Claim, where: str) -> SinkRejected:
         else ""
     )
     return SinkRejected(
-        f"{where} no longer has what lease '{claim.partition}' published last, so its progress is unknown. Either retention took"
-        f" it, or the topic was deleted, and created again. {same}Otherwise look at what arrived, or {to_write_again(claim)}"
+        f"{where} no longer has what lease '{claim.partition}' published last, so its progress is unknown. Either retention"
+        f" deleted it, or the topic was deleted, and created again. {same}Otherwise look at what arrived, or"
+        f" {to_write_again(claim)}"
     )

@@ -1,4 +1,4 @@
-"""A claim's way into a partition of a topic: batches, one after the other; and what goes wrong, in a sink's words."""
+"""A claim's writer of a topic's partition: one batch at a time, with Pulsar's errors translated to those of a sink."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class PulsarWriter(SinkWriter):
-    """If a cancelled write is not stored by then, it never will be, or the next `open` shows that it is.
+    """A write that is not stored when its cancellation ends never will be, or the next `open` shows that it is.
 
-    number: the last one of the lease. is_numbered: whether the broker is known to remember numbers.
+    number: the lease's last one. is_numbered: whether the broker is known to remember numbers.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PulsarWriter(SinkWriter):
         self._position = output.to
 
     async def end(self, permit: Permit) -> None:
-        """Later owners know that from their leases: nothing of it is stored."""
+        """It stores nothing: later owners learn from their leases that the partition has ended."""
         permit.check()
         await self._run(partial(self._producer.attach, fences=False))
         self._has_ended = True
@@ -139,7 +139,7 @@ class PulsarWriter(SinkWriter):
 
 
 def as_sink_error(topic: str, error: pulsar.PulsarException) -> PipelineError:
-    """For what sends no events."""
+    """What the error of a call that sends no events means to a sink."""
     text = described(topic, error)
     if isinstance(error, pulsar.ProducerFenced):
         return Fenced(f"{text}: another owner has claimed the lease")

@@ -149,7 +149,7 @@ async def test_who_only_looks_is_told_that_somebody_reads_with_an_epoch(eventhub
         await anext(owner)
         with pytest.raises(FeedError, match="use another group"):
             await bodies(made, 1)
-        with pytest.raises(FeedUnavailable, match="no other receiver can search for a time"):
+        with pytest.raises(FeedUnavailable, match="no other receiver can search by time"):
             await made.start_of("0", time)
 
 

@@ -57,7 +57,7 @@ async def test_five_ranges_are_read_at_once_while_the_host_reads_with_its_epoch(
 async def test_a_range_that_the_partition_does_not_reach_is_refused_in_time(eventhubs: EventHubs) -> None:
     eventhubs.control.fill(HUB, "0", 10)
     async with feed(eventhubs, **OPTIONS) as made:
-        with pytest.raises(FeedUnavailable, match=r"no event behind 9 arrived .*the range ends at 10"):
+        with pytest.raises(FeedUnavailable, match=r"no event after 9 arrived .*the range ends at 10"):
             await numbers(reader(made, 2), EventRange(None, "10", 11))
 
 

@@ -25,10 +25,10 @@ CLOSING_TIMEOUT_S = 2.0
 
 
 class Hub:
-    """credential: an existing one of azure-identity's kind; it is not closed."""
+    """credential: an existing one of azure-identity's kind, which the hub does not close."""
 
     def __init__(self, account: EventHubAccount, *, credential: Any = None) -> None:
-        """Raises HooksMoved: at the start of a host, which would otherwise try again and again to connect."""
+        """Raises HooksMoved, so that the start of a host fails. Otherwise the host would try to connect again and again."""
         sdk()
         self.account = account
         self.name = account.name
@@ -42,7 +42,7 @@ class Hub:
         return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
 
     def options(self) -> dict[str, Any]:
-        """`hostname` and what else each of the SDK's AMQP clients takes alike; `make_auth()` comes besides.
+        """The arguments that all of the SDK's AMQP clients take, except `auth`, which `make_auth()` returns.
 
         Raises ValueError if `ca_file` cannot be used.
         """
@@ -53,7 +53,7 @@ class Hub:
         }
 
     async def make_auth(self) -> Any:
-        """Makes and renews tokens for the hub."""
+        """The object that makes and renews tokens for the hub."""
         return await create_auth(self._public())
 
     async def close(self) -> None:
@@ -62,7 +62,7 @@ class Hub:
             await own.close()
 
     def _public(self) -> Any:
-        """A client of the SDK's public part, never opened: it knows what transports, tokens and addresses are made of."""
+        """A client of the SDK's public part, never opened: it derives transports, tokens and addresses."""
         if self._client is None:
             account = self.account
             options = {
@@ -81,7 +81,7 @@ class Hub:
         return self._client
 
     def _trusted(self) -> Any:
-        """As the SDK would create it for each connection, which blocks the event loop while it reads the file."""
+        """The TLS context of all connections: the SDK would create one for each, and so block the event loop."""
         if self._context is None and not self.account.is_emulator:
             try:
                 self._context = tls_context(self.account.ca_file)
@@ -104,7 +104,7 @@ def _transport_type(transport: str) -> Any:
 
 
 class HubTokenRefused(Exception):
-    """The service does not take the token. status_code, status_description: what it answered."""
+    """The service refused the token. status_code, status_description: its answer."""
 
     def __init__(self, status_code: int, status_description: str) -> None:
         super().__init__(f"{status_code} {status_description}")
@@ -113,7 +113,7 @@ class HubTokenRefused(Exception):
 
 
 async def connect(client: Any) -> None:
-    """One of the SDK's AMQP clients, until its link is attached. Raises TokenRefused, and what the SDK does."""
+    """Open one of the SDK's AMQP clients, and wait until its link is attached. Raises HubTokenRefused, and the SDK's errors."""
     await heeding(client.open_async())
     answers = note_token_answers(authenticator_of(client))
     try:
@@ -126,7 +126,7 @@ async def connect(client: Any) -> None:
 
 
 async def disconnect(client: Any) -> None:
-    """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
+    """Close one of the SDK's AMQP clients and its transport, properly if the other side listens. Failures are ignored."""
     connection = connection_of(client)
     try:
         with contextlib.suppress(Exception):

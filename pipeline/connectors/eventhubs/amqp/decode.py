@@ -1,4 +1,4 @@
-"""One message of Event Hubs -> one event: at once where its parts are where nearly all have them, else section by section.
+"""One message of Event Hubs -> one event: in one step if its parts are in their usual places, else section by section.
 
 https://learn.microsoft.com/azure/event-hubs/event-hubs-amqp-protocol-guide names the annotations.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from leasehold.pipeline.connectors.eventhubs.amqp.values import AmqpMap, Described, Malformed, Timestamp, value_at
 from leasehold.pipeline.markers import PREFIX
 
-# What AMQP's values are in the event table, where a property is a text. Pure.
+# How AMQP's values appear in the event table, in which a property is a text. Pure.
 #
 # Texts and symbols are themselves; numbers as they are written, true and false; a time in ISO 8601; octets in base64; lists, maps
 # and arrays in JSON; null stays null. The known types of .NET are the address, the time and the span (in seconds).
@@ -31,7 +31,7 @@ _TICKS = 10_000_000
 
 
 def text_of(value: Any) -> str | None:
-    """A property's text; None of null alone. value: as `values.value_at` reads it, which bounds its depth. Raises Malformed."""
+    """A property's text; None only for null. value: as `values.value_at` reads it, which bounds its depth. Raises Malformed."""
     return _as_text(value, 0)
 
 
@@ -41,7 +41,7 @@ def _as_text(value: Any, keys: int) -> str | None:
 
 
 def _as_json(value: Any, keys: int) -> Any:
-    """As JSON knows it. Nothing is lost that a text can hold: JSON has no NaN, so it is a text. keys: how many it is within."""
+    """The value in JSON's types. Nothing is lost: JSON has no NaN, so NaN is a text. keys: how many keys the value is within."""
     match value:
         case Described():
             return _described(value, keys)
@@ -86,7 +86,7 @@ def _time(milliseconds: int) -> str:
 
 
 def _time_of(ticks: int) -> str:
-    """Ticks since 1970. What no calendar of Python's has is the number of milliseconds."""
+    """ticks: since 1970. A time that Python's dates cannot hold becomes the number of its milliseconds."""
     try:
         return (_EPOCH + timedelta(microseconds=ticks // 10)).isoformat().replace("+00:00", "Z")
     except OverflowError:
@@ -101,7 +101,7 @@ BODY = f"{SYSTEM}body"
 """The kind of a body that is not binary: `value` or `sequence`, which are converted to JSON."""
 KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
 """The properties with our sink's key and operation: a partition key would route the event away from its partition. Any publisher
-may set them, and a forwarder copies them, so they are columns only for a feed that trusts properties."""
+can set them, and a forwarder copies them, so they are columns only for a feed that trusts properties."""
 
 _SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
     f"amqp:{name}": code
@@ -143,9 +143,9 @@ _OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
 
 
 class ReceivedEvent(NamedTuple):
-    """time_ms: since 1970. body: None of a message without one, or of a null.
+    """time_ms: since 1970. body: None for a message without one, or for a null.
 
-    operation: as our sink put it, if properties are trusted.
+    operation: the one that our sink sent, if properties are trusted.
     """
 
     sequence: int
@@ -167,14 +167,14 @@ HEAD = re.compile(
 )
 """The service's own annotations in the order in which it writes them, with or without a key, and none of the client's."""
 SHORT, LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
-"""How one data section begins, by the octets of its length."""
+"""How a data section begins: with a length of one octet, and of four."""
 _DELIVERY = b"\x00\x53\x71"
 END = "last_enqueued_sequence_number"
 SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
 """For a map, by its constructor: octets of its size, and the offset of the counted content."""
 _U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which dates have."""
+"""The years 1 to 9999, which Python's dates have."""
 _OF_64_BITS = range(-(2**63), 2**63)
 
 
@@ -217,7 +217,7 @@ def _event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
 
 
 def behind_report(data: bytes, at: int) -> int:
-    """Where a message begins behind what the service reports with it. Raises Malformed."""
+    """The offset at which a message begins, after what the service reports with it. Raises Malformed."""
     if not data.startswith(_DELIVERY, at):
         return at
     if data[at + 3] in SIZES:
@@ -242,21 +242,21 @@ def _only_body(data: bytes, at: int, end: int) -> int | None:
 
 
 def event_of(message: bytes) -> ReceivedEvent:
-    """By its sections, whatever they are. Raises Malformed."""
+    """The event of a message with any sections. Raises Malformed."""
     sections = _sections(message)
     annotations = {str(name): value for code, value in sections if code == ANNOTATIONS for name, value in _pairs(value)}
     sequence, offset, time, key = (annotations.get(name) for name in (_NUMBER, _OFFSET, _TIME, _KEY))
     if not isinstance(sequence, int) or not isinstance(offset, str | int) or not isinstance(time, int):
         raise Malformed(f"it lacks its place: the annotations {_NUMBER}, {_OFFSET} and {_TIME}")
     if sequence not in _OF_64_BITS or not FIRST_MS <= time <= LAST_MS:
-        raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
+        raise Malformed(f"its place is invalid: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
     return ReceivedEvent(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
 
 
 def _sections(message: bytes) -> list[tuple[int, Any]]:
-    """(code, value) of each."""
+    """(code, value) of each section."""
     at, sections = 0, []
     while at < len(message):
         section, at = value_at(message, at)
@@ -268,7 +268,7 @@ def _sections(message: bytes) -> list[tuple[int, Any]]:
 
 
 def _rest(sections: list[tuple[int, Any]]) -> tuple[Pairs, bytes | None]:
-    """Properties and body. The application's own names come first, and where one is given twice the first one counts."""
+    """Properties and body. The application's own names come first, and if a name is given twice, the first one counts."""
     application: list[tuple[str, str | None]] = []
     system: list[tuple[str, str | None]] = []
     data: list[bytes] = []
@@ -313,14 +313,14 @@ def _other_body(sections: list[tuple[int, Any]]) -> tuple[str, bytes | None]:
 
 
 def _json(value: Any) -> bytes:
-    """A value that is a text to a property (a time, a UUID) is one in JSON too."""
+    """A value that is a text as a property (a time, a UUID) is a text in JSON, too."""
     text = str(text_of(value))
     is_json = isinstance(value, bool | int | float | list | AmqpMap) and text not in ("nan", "inf", "-inf")
     return (text if is_json else json.dumps(text)).encode()
 
 
 def _once(pairs: Pairs) -> Pairs:
-    """A map has each name once: the first."""
+    """A map has each name once: the first pair counts."""
     return pairs if len(pairs) < 2 else tuple(dict(reversed(pairs)).items())[::-1]
 
 

@@ -1,8 +1,8 @@
 """Events as AMQP messages (OASIS amqp-core-messaging), encoded by hand for the one layout that is sent. Pure.
 
-An event is: message annotations (of an idempotent producer: its group, level and number, in the order that brokers look for),
-application properties, one data section. All but the annotations is the same in every send, and is encoded once; the SDK's
-encoder takes ten times as long, and tests hold this one to it, byte by byte.
+An event is: message annotations (of an idempotent producer: its group, level and number, in the order that brokers expect),
+application properties, one data section. All but the annotations are the same in every send, and are encoded once. The SDK's
+encoder takes ten times as long; tests compare the results of both, byte by byte.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ BATCH_FORMAT = 0x80013700
 """The message format of `enveloped` events."""
 GROUP, LEVEL, NUMBER = (b"com.microsoft:producer-" + name for name in (b"id", b"epoch", b"sequence-number"))
 PARTITION_KEY = b"x-opt-partition-key"
-SMALL = 128  # what fits into one signed octet is below
+SMALL = 128  # smaller numbers fit into one signed octet
 MARKS_BYTES_MAX = 3 + 3 + sum(len(name) + 2 for name in (GROUP, LEVEL, NUMBER)) + 9 + 3 + 5
-"""The annotations of an idempotent event, were all its numbers the longest."""
+"""The annotations of an idempotent event, if all its numbers were the longest."""
 ENVELOPE_KEY_BYTES = 3 + 3 + len(PARTITION_KEY) + 2 + 5
-"""Annotations of the envelope with a partition key, without the key itself."""
+"""The annotations of an envelope with a partition key, without the key itself."""
 SECTION_BYTES = 8
-"""What an event takes in its envelope besides, at most."""
+"""The most bytes that the envelope adds to an event."""
 
 
 def body_of(event: OutgoingEvent) -> bytes:
-    """All of the event but its annotations. Raises ValueError for a property that AMQP has no type for."""
+    """All of the event but its annotations. Raises ValueError for a property for which AMQP has no type."""
     if not event.properties:
         return data(event.body)
     return section_of_properties([pair_of(name, value) for name, value in event.properties.items()]) + data(event.body)
@@ -119,7 +119,7 @@ def _milliseconds(time: datetime) -> int:
 
 
 def numbered(bodies: Sequence[bytes], after: ProducerPosition) -> list[bytes]:
-    """Each with its annotations; the first bears the number that follows `after`."""
+    """Each body with its annotations; the first has the number that follows `after`."""
     group = b"\x55%c" % after.group if after.group < SMALL else b"\x81" + I64.pack(after.group)
     marks = b"".join((_symbol(GROUP), group, _symbol(LEVEL), b"\x61", after.level.to_bytes(2, "big"), _symbol(NUMBER)))
     short = ANNOTATIONS + b"\xc1%c\x06" % (len(marks) + 3) + marks + b"\x54"

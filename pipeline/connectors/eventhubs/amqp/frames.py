@@ -1,6 +1,6 @@
 """A receiving connection's octets -> the events of one link, and all other frames. Pure.
 
-https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-transport-v1.0-os.html: a frame is its size, four octets more, a
+https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-transport-v1.0-os.html: a frame is its size, four more octets, a
 performative, and in a transfer the message, or a piece of it.
 """
 
@@ -32,20 +32,20 @@ from leasehold.pipeline.connectors.eventhubs.amqp.decode import (
 from leasehold.pipeline.connectors.eventhubs.amqp.values import Described, Malformed, value_at
 
 _BEGINS = b"\x00\x53\x14"
-"""A transfer, among frames."""
+"""How the performative of a transfer begins."""
 FRAME_BYTES_MIN = 8
 _TAILS_MAX = 64
 _RUN_MIN, _RUN_BYTES_MIN = 32, 8192
-"""Frames, and octets, that are worth numpy's own time."""
+"""The fewest frames and octets that are worth numpy's overhead."""
 _LAYOUTS_MAX = 4
-"""How many are tried within one piece: the frames of some links are all different."""
+"""How many layouts are tried within one piece: the frames of some links are all different."""
 _TRANSFER = re.compile(
-    rb"\x00\x53\x14(?:\xc0(.).|\xd0(.{4}).{4})"  # how long its fields are
+    rb"\x00\x53\x14(?:\xc0(.).|\xd0(.{4}).{4})"  # the length of its fields
     rb"(\x43|\x52.|\x70.{4})(?:\x43|\x52.|\x70.{4})"  # handle, delivery id
     rb"\xa0(?:\x01.|\x02..|\x03...|\x04.{4}|\x08.{8}|\x10.{16})",  # delivery tag
     re.DOTALL,
 )
-"""Up to where all transfers of a link differ; what follows (format, settled, more ...) is one of few."""
+"""The part in which all transfers of a link differ. The rest (format, settled, more ...) has only a few variants."""
 _SIZE, _U16 = struct.Struct(">I"), struct.Struct(">H")
 
 
@@ -58,13 +58,13 @@ class Columns(NamedTuple):
 
     data: bytes
     offsets: NDArray[np.uint8]
-    """The digits of each, all equally long."""
+    """The digits of each offset; all are equally long."""
     keys: Numbers | None
-    """Each one's begin and end in the data. Two zeros if an event has no key, None if none has one."""
+    """The begin and end of each key in the data: two zeros if an event has no key. None if no event has one."""
     sequences: Numbers
     times_ms: Numbers
     bodies: Numbers
-    """Each one's begin and end in the data."""
+    """The begin and end of each body in the data."""
 
     def cut(self, begin: int, end: int) -> Columns:
         places = slice(begin, end)
@@ -76,14 +76,14 @@ class Columns(NamedTuple):
 _KEY = b"\xa3\x13x-opt-partition-key\xa1"
 _KEY_LAYOUT = np.dtype([("name", f"S{len(_KEY)}"), ("size", "u1")])
 _WITHOUT_KEY, _WITH_KEY = 6, 8
-"""How many names and values the annotations have together."""
+"""How many names and values, counted together, the annotations have."""
 _HEAD = np.dtype(">u8")
 """A body's section and its length."""
 _LAYOUT_BYTES_MAX = 2048
 
 
 class Layout:
-    """Frames whose octets are, up to the enqueued time, those of one frame; only numbers, sizes and reports may differ.
+    """Frames that equal one frame up to the enqueued time; only numbers, sizes and reports may differ.
 
     A key may follow, and then one data section. numpy reads all such frames at once.
     """
@@ -91,7 +91,7 @@ class Layout:
     def __init__(
         self, octets: bytes, free: list[tuple[int, int]], fields: dict[str, tuple[int, Any]], report: int | None
     ) -> None:
-        """free: begins and ends of what differs. fields: offsets and types of what is read. report: offset of the service's."""
+        """free: begins and ends of what differs. fields: offsets and types of what is read. report: its offset, or None."""
         size = -(-len(octets) // 8) * 8  # whole words are compared
         mask = bytearray(b"\xff" * len(octets)).ljust(size, b"\0")
         for begin, end in free:
@@ -104,7 +104,7 @@ class Layout:
         self._fields = np.dtype({"names": list(fields), "formats": kinds, "offsets": offsets, "itemsize": size})
 
     def read(self, data: bytes, begins: Numbers, ends: Numbers) -> tuple[Truths, Columns]:
-        """Which of these frames have the layout, and the columns of all. For the others they hold anything."""
+        """Which of these frames have the layout, and the columns of all. Values of the other frames are arbitrary."""
         rows = _octets_at(data, begins, self._fields)
         words = rows.view(np.uint64).reshape(len(rows), -1)
         alike: Truths = ((words & self._mask) == self._octets).all(axis=1)
@@ -128,14 +128,14 @@ class Layout:
 
 
 def _octets_at(data: bytes, places: Numbers, kind: np.dtype[Any]) -> NDArray[Any]:
-    """What begins at each of the places; anything for those too near to the end of the data."""
+    """The value that begins at each of the places; an arbitrary one for places too near to the end of the data."""
     last = len(data) - kind.itemsize
     whole = np.ndarray((last + 1,), f"V{kind.itemsize}", data, strides=(1,))
     return whole[np.minimum(places, last)].view(kind)
 
 
 def layout_at(data: bytes, at: int, end: int) -> Layout | None:
-    """The layout of a frame that held one whole event. None if the service writes few of that kind."""
+    """The layout of a frame that held one whole event. None for a kind of frame that is rare."""
     transfer = _TRANSFER.match(data, at + 4 * data[at + 4], end)
     if transfer is None:
         return None
@@ -183,7 +183,7 @@ class Transfer(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One that is not a transfer of our link. octets: its performative and all behind it."""
+    """A frame that is not a transfer of our link. octets: its performative and all that follows."""
 
     channel: int
     octets: bytes
@@ -191,7 +191,7 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Read:
-    """What a piece of a connection held. transfers: of our link, for its session to count; some messages take several."""
+    """What a piece of a connection held. transfers: those of our link, for its session to count; a message can take several."""
 
     runs: list[list[ReceivedEvent] | Columns] = field(default_factory=list)
     """The events, some of them as columns."""
@@ -203,14 +203,14 @@ class Read:
     def add(self, event: ReceivedEvent) -> None:
         if not self.runs or not isinstance(self.runs[-1], list):
             self.runs.append([])
-        self.runs[-1].append(event)  # type: ignore[union-attr]  # a list: it was looked at
+        self.runs[-1].append(event)  # type: ignore[union-attr]  # a list, as checked above
 
 
 class Frames:
     """The frames of one connection, whose octets arrive in pieces. Our link is the peer's `handle` on `channel`."""
 
     def __init__(self, channel: int, handle: int, *, trusts_properties: bool = False) -> None:
-        """trusts_properties: as `event_at` has it."""
+        """trusts_properties: as for `event_at`."""
         self._channel = channel
         self._handle = handle
         self._trusts_properties = trusts_properties
@@ -220,10 +220,10 @@ class Frames:
         self._layout: Layout | None = None
         self._report: tuple[bytes, int] | None = None
         self.end: int | None = None
-        """The partition's end, as it was reported last; None if it was not."""
+        """The partition's end that was reported last; None if none was."""
 
     def read(self, octets: bytes) -> Read:
-        """All complete frames. A message that is not an event ends it: only earlier events are returned."""
+        """Read all complete frames. A message that is not an event ends the reading: only earlier events are returned."""
         data = self._left + octets if self._left else octets
         read, bounds = Read(), _bounds_of_frames(data)
         at, end = 0, len(bounds) - 1
@@ -244,7 +244,7 @@ class Frames:
             self._read_frame(data, begin, end, read)
 
     def _read_alike(self, data: bytes, bounds: Sequence[int], at: int, read: Read) -> int:
-        """From the frame `at` on, with the runs of the present layout. Returns at which frame another may begin."""
+        """Read from the frame `at` on, runs of the present layout at once. Returns at which frame another layout may begin."""
         last = len(bounds) - 1
         if self._layout is not None and last - at >= _RUN_MIN:
             places = np.array(bounds[at:], np.int64)
@@ -268,14 +268,14 @@ class Frames:
         return at
 
     def _read_report(self) -> None:
-        """From the last event alone: each has one, and the last is the newest."""
+        """Read only the report of the last event: each event has one, and the last is the newest."""
         report, self._report = self._report, None
         with suppress(Malformed):
             if report is not None and (end := reported_end(*report)) is not None:
                 self.end = end
 
     def _read_frame(self, data: bytes, at: int, end: int, read: Read) -> bool:
-        """Whether it was one event, and all of it."""
+        """Read one frame. Returns whether it was one whole event."""
         begin = at + 4 * data[at + 4]
         if begin >= end:
             return False  # an empty frame: the other side is alive
@@ -327,7 +327,7 @@ class Frames:
 
 
 def _transfer_of(performative: bytes, at: int) -> Transfer:
-    """Field by field. at: the offset in the whole."""
+    """Read a transfer field by field. at: the offset of its performative."""
     described, begin = value_at(performative)
     fields = described.value if isinstance(described, Described) else None
     if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
@@ -337,7 +337,7 @@ def _transfer_of(performative: bytes, at: int) -> Transfer:
 
 
 def _bounds_of_frames(data: bytes) -> list[int]:
-    """The begins of the complete frames, and the end of the last one."""
+    """Where the complete frames begin, and where the last one ends."""
     at, end, bounds, size_at = 0, len(data), [0], _SIZE.unpack_from
     while end - at >= FRAME_BYTES_MIN:
         size = size_at(data, at)[0]
@@ -353,6 +353,6 @@ def _is_no_frame(data: bytes, at: int) -> bool:
 
 
 def _runs(alike: Truths) -> Iterator[tuple[int, int]]:
-    """Begin and end of those that are worth it."""
+    """Begin and end of each run that is worth numpy's overhead."""
     edges = np.flatnonzero(np.diff(alike, prepend=False, append=False))
     return ((begin, end) for begin, end in edges.reshape(-1, 2).tolist() if end - begin >= _RUN_MIN)

@@ -1,7 +1,8 @@
-"""A receiving link: opened, authorised and granted credit by the SDK; read past it, octets as they come.
+"""A receiving link: the SDK opens and authorises it and grants credit, but its octets are read without the SDK.
 
-The SDK decodes every message into objects, one task for each frame, which is where its consumers' time goes. So once the link is
-attached, only this module reads from its connection; frames that are not our transfers are handed to the SDK, which answers them.
+The SDK decodes every message into objects, with a task for each frame, which takes most of its consumers' time. So once the link
+is attached, only this module reads from its connection. Frames that are not our transfers are handed to the SDK, which answers
+them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from leasehold.pipeline.errors import FeedUnavailable
 
 EPOCH = b"com.microsoft:epoch"
 GEOREPLICATION = b"com.microsoft:georeplication"
-"""Wanted by the SDK's own consumers: offsets are then those of the primary region."""
+"""The SDK's own consumers want this, too: offsets are then those of the primary region."""
 RUNTIME_METRIC = b"com.microsoft:enable-receiver-runtime-metric"
 CHUNK_BYTES_MAX = 256 * 1024
 SIGN_OF_LIFE_S = 60.0
-"""The service is asked to send something at least this often, be it an empty frame: who is silent for longer has gone."""
+"""The service has to send something at least this often, even an empty frame. If it is silent for longer, it is gone."""
 RENEWAL_S = 1800.0
-"""How long the answer to a new token may wait behind unread events. When a token ends, the service closes the link."""
+"""How long the answer to a new token may wait behind unread events. When a token expires, the service closes the link."""
 _COUNT = 0xFFFF_FFFF
-"""AMQP's counters wrap; the SDK's do not, and fail after four thousand million events on one connection."""
+"""AMQP's counters wrap at 32 bits; the SDK's do not, and fail after 2^32 events on one connection."""
 
 
 class ReceiverLink:
@@ -65,7 +66,7 @@ class ReceiverLink:
         timeout_s: float,
         reports_end: bool = False,
     ) -> ReceiverLink:
-        """path: of the partition in a consumer group. epoch: of the reader, who displaces those with a lower one, or None.
+        """path: of the partition in a consumer group. epoch: the reader's, which displaces readers with a lower one; or None.
 
         reports_end: whether the service is to report the partition's end with each event.
         """
@@ -75,7 +76,7 @@ class ReceiverLink:
             async with asyncio.timeout(timeout_s):
                 await connect(client)
                 if not is_attached(client):
-                    raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
+                    raise FeedUnavailable(f"{hub.name}/{path}: the service detached the link at once")
                 expect_no_frames(connection_of(client))
                 link = cls(client, credit)
                 await link_of(client).flow(link_credit=credit)
@@ -90,15 +91,15 @@ class ReceiverLink:
 
     @property
     def handle(self) -> int:
-        """What the service calls the link."""
+        """The service's number of the link."""
         return int(self._link.remote_handle)
 
     def read_already(self) -> bytes:
-        """What the SDK has read from the connection and not parsed. Call it once, before `read`."""
+        """The octets that the SDK has read from the connection and not parsed. Call it once, before `read`."""
         return take_unparsed(self._connection)
 
     async def read(self) -> bytes:
-        """What comes next, as soon as there is something. Raises ConnectionError at the end."""
+        """The next octets, as soon as there are some. Raises ConnectionError at the end."""
         transport = transport_of(self._connection)
         if isinstance(transport, sdk().SASLWithWebSocket):
             return await _message(transport.sock)
@@ -108,20 +109,20 @@ class ReceiverLink:
         return chunk
 
     async def beat(self) -> None:
-        """To be called from time to time: we are alive, and the token is renewed before it expires."""
+        """Call this from time to time. It shows that we are alive, and renews the token before it expires."""
         await send_sign_of_life(self._connection, time.time())
         if (authenticator := authenticator_of(self._client)) is not None:
             await _renew(authenticator)
         self._check()
 
     async def hand_over(self, frames: Sequence[Frame]) -> None:
-        """To the SDK, which keeps the state of connection, sessions and links. Raises what they say."""
+        """Give frames to the SDK, which keeps the state of connection, sessions and links. Raises the errors in them."""
         for channel, octets in frames:
             await process_frame(self._connection, channel, octets)
             self._check()
 
     async def replenish(self, transfers: int, deliveries: int) -> None:
-        """So many have been read: leave for more is given once half of the credit is used up."""
+        """Note how many were read. New credit is granted once half of it is used up."""
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + transfers) & _COUNT
         session.incoming_window -= transfers
@@ -145,7 +146,7 @@ class ReceiverLink:
 
 
 async def _renew(authenticator: Any) -> None:
-    """If no new token can be had, the present one is used until it expires, and the next beat tries again."""
+    """If no new token is available, the present one is used until it expires, and the next beat tries again."""
     states = sdk().CbsAuthState
     try:
         await authenticator.handle_token()

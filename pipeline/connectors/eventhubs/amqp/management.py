@@ -1,7 +1,7 @@
-"""The service's information about a hub: its partitions, and the begin and end of each.
+"""The service's information about a hub: its partitions, and the beginning and end of each.
 
 The service allows 50 requests a second in a consumer group, for all clients together. So a client sends few at a time, and at
-a pace. Connections are opened when there is something to ask, kept for a minute at most, and not kept alive in between.
+a limited rate. Connections are opened for a request, kept for a minute at most, and not kept alive in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable
 OF_HUB, OF_PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 KEPT_S = 60.0
 LINES_MAX = 4
-"""Connections at a time, each with one question."""
+"""Connections at a time, each with one request."""
 QUESTIONS_PER_S = 20.0
 
 
@@ -31,7 +31,7 @@ QUESTIONS_PER_S = 20.0
 class PartitionExtent:
     """first: number of the oldest event kept. last, offset, time_ms: of the newest event ever, -1 if there was none.
 
-    is_empty: whether it keeps no event, either not yet or no longer.
+    is_empty: whether the partition has no event, either not yet or no longer.
     """
 
     first: int
@@ -47,7 +47,7 @@ class PartitionExtent:
 
 
 class Management:
-    """Raises FeedError, FeedUnavailable."""
+    """Its requests raise FeedError, FeedUnavailable."""
 
     def __init__(self, hub: Hub, *, timeout_s: float) -> None:
         self._hub = hub
@@ -57,11 +57,11 @@ class Management:
         self._pace = Turnstile(time.monotonic, asyncio.sleep)
 
     async def list_partitions(self) -> list[str]:
-        """Their names, as they are now."""
+        """The names of the partitions, as they are now."""
         return (await self.read_hub())[1]
 
     async def read_hub(self) -> tuple[int, list[str]]:
-        """When it was created, in milliseconds, and the names of its partitions."""
+        """When the hub was created, in milliseconds since 1970, and the names of its partitions."""
         found = await self._ask(OF_HUB, self._hub.name)
         return int(found[b"created_at"]), sorted(_decoded(name) for name in found[b"partition_ids"])
 
@@ -77,7 +77,7 @@ class Management:
         )
 
     async def close(self) -> None:
-        """Once the questions under way are answered."""
+        """Close the connections once the requests under way are answered."""
         async with self._closing, AsyncExitStack() as lines:
             for _ in range(LINES_MAX):
                 await lines.enter_async_context(self._free)
@@ -95,7 +95,7 @@ class Management:
 
 
 class _ManagementLink:
-    """One connection, for one question at a time."""
+    """One connection, for one request at a time."""
 
     def __init__(self, hub: Hub, *, timeout_s: float) -> None:
         self._hub = hub
@@ -113,7 +113,7 @@ class _ManagementLink:
             return await self._answer(kind, what, more)
         except FeedUnavailable:
             if not is_kept or self._client is not None:
-                raise  # the service refuses: asking again at once would make that worse
+                raise  # the service refuses: repeating the request at once would make that worse
         return await self._answer(kind, what, more)
 
     async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:

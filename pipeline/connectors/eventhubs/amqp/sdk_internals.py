@@ -1,7 +1,7 @@
-"""The private parts of azure-eventhub that are used: the only module that touches them. It reports a missing one by name.
+"""The private parts of azure-eventhub that are used. No other module touches them. A missing one is reported by name.
 
-Its public clients neither receive fast enough nor publish with sequence numbers of ours. So its private AMQP clients are taken,
-below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links. Add every further part that is used.
+Its public clients neither receive fast enough nor publish with sequence numbers of ours. So its private AMQP clients are used,
+which handle the rest: TLS, WebSockets, SASL, tokens, sessions, links. Add every further part that is used to TAKEN or KEPT.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def sdk() -> Any:
 
 
 def missing_hooks() -> list[str]:
-    """What the SDK that is installed does not have."""
+    """What the installed SDK lacks."""
     gone = [f"{module}.{name}" for name, module in TAKEN.items() if not _has(module, name)]
     return gone or [
         f"{kind}.{attribute}"
@@ -164,7 +164,7 @@ def _has(module: str, name: str) -> bool:
 
 
 def _specimens() -> Iterator[tuple[str, Any]]:
-    """One of each class in KEPT: what an instance holds is seen on an instance alone. None of them is connected to anything."""
+    """One instance of each class in KEPT, because only an instance shows all of its attributes. None of them is connected."""
     taken = SimpleNamespace(**{name: getattr(importlib.import_module(module), name) for name, module in TAKEN.items()})
     connection = taken.Connection("amqps://localhost", sasl_credential=None)
     session = connection.create_session()
@@ -183,17 +183,17 @@ def _specimens() -> Iterator[tuple[str, Any]]:
 
 
 def public_options(client: Any, names: Iterable[str]) -> dict[str, Any]:
-    """What a public client of the SDK made of its arguments."""
+    """The options that a public client of the SDK derived from its arguments."""
     return {name: getattr(client._config, name) for name in names}
 
 
 async def create_auth(client: Any) -> Any:
-    """What makes and renews tokens for the hub of a public client."""
+    """The object that makes and renews tokens for the hub of a public client."""
     return await client._create_auth_async()
 
 
 def tls_context(ca_file: str | None) -> Any:
-    """As the SDK would create it for each connection. Raises OSError."""
+    """The TLS context that the SDK would create for each connection. Raises OSError."""
     options = sdk().AMQPClientAsync("localhost", connection_verify=ca_file)._ssl_opts
     return sdk().SASLTransport("localhost", None)._build_ssl_opts(options)
 
@@ -216,7 +216,7 @@ def authenticator_of(client: Any) -> Any:
 
 
 def note_token_answers(authenticator: Any) -> list[tuple[int, str]]:
-    """Status and description of the service's answers to tokens, as they come: the SDK drops those of a refusal."""
+    """Status and description of the service's answers to tokens, as they arrive: the SDK drops those of a refusal."""
     found: list[tuple[int, str]] = []
     done = authenticator._on_execute_operation_complete
 
@@ -236,7 +236,7 @@ def transport_of(connection: Any) -> Any:
 
 
 def take_unparsed(connection: Any) -> bytes:
-    """What the SDK has read from the connection and not parsed. It will not see these bytes."""
+    """The bytes that the SDK has read from the connection and not parsed. It will not see them."""
     transport = connection._transport
     left = transport._read_buffer.read()
     transport._read_buffer = type(transport._read_buffer)()
@@ -244,12 +244,12 @@ def take_unparsed(connection: Any) -> bytes:
 
 
 def expect_no_frames(connection: Any) -> None:
-    """The SDK asks for signs of life. It does not see what is read past it, so it must not miss them."""
+    """The SDK must not wait for signs of life, because it does not see what we read from the connection."""
     connection._idle_timeout = None
 
 
 async def send_sign_of_life(connection: Any, now: float) -> None:
-    """If one is due. Raises what ended the connection."""
+    """Send a sign of life if one is due. Raises what ended the connection."""
     await connection._get_remote_timeout(now)
 
 
@@ -258,7 +258,7 @@ async def process_frame(connection: Any, channel: int, octets: bytes) -> None:
 
 
 def channel_of(connection: Any, session: Any) -> int:
-    """What the service calls the session."""
+    """The service's number of the session."""
     return next(int(channel) for channel, each in connection._incoming_endpoints.items() if each is session)
 
 
@@ -274,7 +274,7 @@ def has_credit(client: Any) -> bool:
 
 
 async def send_encoded(client: Any, octets: bytes, message_format: int, note_answer: Any) -> None:
-    """What a sender of the SDK does to send, for a message that is encoded already; it `has_credit`, and waits for none.
+    """Send an encoded message as a sender of the SDK does. The client `has_credit`: this does not wait for credit.
 
     note_answer: called with the reason and the state of the delivery, once it is settled.
     """
@@ -302,7 +302,7 @@ def is_attached(client: Any) -> bool:
 
 @cache
 def sender_class(capability: bytes) -> Any:
-    """The SDK's sender, with a capability that it does not hand on."""
+    """The SDK's sender, with a capability that the SDK's own would not pass on to its link."""
     sender: Any = sdk().SendClientAsync
 
     class CapableSender(sender):  # type: ignore[misc]  # the SDK's classes are Any

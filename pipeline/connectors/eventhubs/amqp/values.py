@@ -17,9 +17,9 @@ Taken = tuple[Any, int]
 _Reader = Callable[[bytes, int, int], Taken]
 """Octets, an offset, and how many levels of nested values may follow."""
 LEVELS_MAX = 100
-"""Values within values: reading them, and writing them as texts, recurses."""
+"""The most levels of values within values: reading them, and writing them as texts, recurses."""
 ITEMS_WITHOUT_OCTETS_MAX = 64
-"""For an array whose items take no room: only its count is encoded and could be anything, and there may be many arrays."""
+"""The most items of an array whose items take no room: only their count is encoded, and there may be many such arrays."""
 
 
 class Malformed(ValueError):
@@ -27,7 +27,7 @@ class Malformed(ValueError):
 
 
 class Symbol(str):
-    """A text of ASCII, which AMQP tells from others."""
+    """An ASCII text, which is a type of its own in AMQP."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class Timestamp(int):
 
 
 class AmqpMap(tuple[tuple[Any, Any], ...]):
-    """Pairs in their order: a key may be anything."""
+    """Pairs in order. A key may be any value."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ def value_at(data: bytes, at: int = 0) -> Taken:
 
 
 def _take(data: bytes, at: int, levels: int) -> Taken:
-    """As `value_at`, but raises IndexError and struct.error too, and may end behind the data."""
+    """As `value_at`, but raises IndexError and struct.error too, and may end past the data."""
     return _READERS[data[at]](data, at + 1, levels)
 
 
@@ -90,7 +90,7 @@ def _number_reader(layout: str, kind: Callable[[Any], Any] | None = None) -> _Re
 
 
 def _shortest(number: float) -> float:
-    """The double that is written like the 32 bits it stands for: 0.1, not 0.10000000149011612."""
+    """The double with the shortest text that gives the same 32 bits: 0.1, not 0.10000000149011612."""
     if number in (float("inf"), float("-inf")):
         return number
     texts = (f"{number:.{digits}g}" for digits in range(6, 10))
@@ -119,7 +119,7 @@ def _decimal_of(raw: int, bits: int, exponent_bits: int, digits: int, bias: int)
         return Decimal("NaN")
     if top == 0b11110:
         return Decimal("-Infinity" if sign else "Infinity")
-    if top >> 3 == 0b11:  # two bits of the exponent stand later, and the coefficient begins with 100
+    if top >> 3 == 0b11:  # the exponent begins two bits later, and the coefficient with 100
         shift = bits - 3 - exponent_bits
         coefficient = (0b100 << shift) | (raw & ((1 << shift) - 1))
     else:
@@ -127,12 +127,12 @@ def _decimal_of(raw: int, bits: int, exponent_bits: int, digits: int, bias: int)
         coefficient = raw & ((1 << shift) - 1)
     exponent = (raw >> shift) & ((1 << exponent_bits) - 1)
     if coefficient >= 10**digits:
-        coefficient = 0  # no such number: IEEE 754 takes it for zero
+        coefficient = 0  # too many digits: IEEE 754 takes it for zero
     return Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias))
 
 
 def _character(number: int) -> str:
-    """.NET's chars are UTF-16: half of a surrogate pair is not a text by itself."""
+    """.NET's chars are UTF-16: half of a surrogate pair alone is not a text."""
     is_one = number <= sys.maxunicode and not 0xD800 <= number <= 0xDFFF
     return chr(number) if is_one else "\N{REPLACEMENT CHARACTER}"
 
@@ -208,7 +208,7 @@ def _array(size: struct.Struct) -> _Reader:
 
 
 def _item_reader(data: bytes, at: int, levels: int) -> tuple[_Reader, int]:
-    """The constructor of an array's items is encoded once."""
+    """The reader of an array's items, whose constructor is encoded only once."""
     if data[at] != 0:
         return _READERS[data[at]], at + 1
     levels = _one_less(levels)

@@ -1,12 +1,12 @@
-"""An event hub as a feed: its partitions, one receiver for each that is open, positions by sequence number and offset.
+"""An event hub as a feed: its partitions, one receiver for each open partition, positions by sequence number and offset.
 
-A receiver has the epoch of the lease that it reads for: the service displaces those with lower ones, so that a host that was
-paused and wakes reads nothing more. What a receiver meets on its way (cuts, throttling, an expired token) it settles by attaching
-again behind what was delivered.
+A receiver has the epoch of the lease for which it reads. The service displaces receivers with lower epochs, so a host that wakes
+from a pause reads nothing more. After a break (a lost connection, throttling, an expired token), the feed attaches again after
+what was delivered.
 
-Executors read without a rank, in a consumer group of their own. In the host's group this cannot work: the service admits either
-one receiver with a rank or up to five without, and the host attaches its own while executors still read. With the lease's rank,
-they would displace the host and each other. They need no rank because they only read: the owner of the lease commits.
+Executors read without an epoch, in a consumer group of their own. In the host's group this cannot work: the service admits either
+one receiver with an epoch or up to five without, and the host attaches its own while executors still read. With the lease's
+epoch, they would displace the host and each other. They need none because they only read: the owner of the lease commits.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_i
 T = TypeVar("T")
 DECODING_THREADS = 2
 AT_ONCE_S = 0.25
-"""How long the next event may take before the feed requests whether there can be one."""
+"""How long the next event may take before the feed checks whether there can be one."""
 RANGES_MAX = 5
-"""The service admits so many receivers without a rank to a partition, in each consumer group."""
+"""How many receivers without an epoch the service admits to a partition, in each consumer group."""
 SILENCE_S = 60.0
 """How long executors wait for the next event of a range."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -66,9 +66,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EventHubsChangeFeed(ChangeFeed):
-    """start_positions: where single partitions begin that have no lease, by name.
+    """start_positions: where single partitions without a lease begin, by name.
 
-    executors_group: the consumer group that Spark's executors read in; None if they do not. executors_env: the environment
+    executors_group: the consumer group that Spark's executors read in; None if they do not read. executors_env: the environment
     variable that holds their connection string; an identity needs none.
     """
 
@@ -98,7 +98,7 @@ class EventHubsChangeFeed(ChangeFeed):
 
     @property
     def identity(self) -> str:
-        """Without the consumer group: positions are the same in each."""
+        """It has no consumer group, because positions are the same in each."""
         return f"eventhubs:{self._hub.name}"
 
     @property
@@ -109,7 +109,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return [FeedPartition(name) for name in await self._management.list_partitions()]
 
     async def probe(self) -> None:
-        """Check that the consumer group exists and that we may read in it. A refusal by a reader with a rank proves both."""
+        """Check that the consumer group exists and can be read in. A refusal because of a reader with an epoch proves both."""
         first = (await self._management.list_partitions())[0]
         with suppress(Fenced, FeedUnavailable):
             await try_attach(self._hub, first, self._group, self._limits.timeout_s)
@@ -126,7 +126,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return await self._at(partition, _milliseconds(start), extent)
 
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        """Without a rank: for looking. The service refuses it if a receiver with a rank reads in this consumer group."""
+        """Read without an epoch, to look. The service refuses this if a receiver with an epoch reads in this consumer group."""
         return self._read_on(partition, continuation, None)
 
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
@@ -135,13 +135,13 @@ class EventHubsChangeFeed(ChangeFeed):
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
-        """At most RANGES_MAX ranges, which may be larger. The end is what the service last reported, so there may be more.
+        """At most RANGES_MAX ranges, so each may have more than `range_events`. Events after the end reported last are left out.
 
-        The position at that end has its offset, which checkpoint blobs need. Those before it have sequence numbers alone.
+        The position at that end has an offset, which checkpoint blobs need. Earlier positions have only sequence numbers.
         """
         position = position_of(continuation)
         if position.sequence is None:
-            return []  # the first event that the host reads shows it
+            return []  # the first event that the host reads shows the number
         try:
             extent = await self._extent(partition)
         except FeedUnavailable:
@@ -171,7 +171,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return _end(await self._extent(partition))
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Events that retention has forgotten do not count. Exact if the hub is not compacted."""
+        """Events that retention has deleted do not count. Exact if the hub is not compacted."""
         position = position_of(continuation)
         extent = await self._extent(partition)
         if position.sequence is None:  # unknown, except at the end itself
@@ -181,7 +181,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return extent.last - max(position.sequence, extent.first - 1)
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
-        """The service reports the time of a partition's last event. For an earlier one, that event alone is received."""
+        """The service reports the time of a partition's last event. An earlier event is received to find its time."""
         position = position_of(continuation)
         extent = await self._extent(partition)
         if extent.is_empty or (position.sequence is not None and position.sequence >= extent.last):
@@ -193,12 +193,12 @@ class EventHubsChangeFeed(ChangeFeed):
             partition, selector(EventPosition(extent.first - 1) if is_forgotten else position)
         )
         if not arrived.pages:
-            return None  # it cannot be read as an event
+            return None  # the message cannot be read as an event
         (first_us, *_) = arrived.pages[0].events["enqueued_time"].chunk(0).slice(0, 1).view(pa.int64()).to_pylist()
         return _EPOCH + timedelta(microseconds=first_us)
 
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
-        """The service reports the partition's end with each event. At that end, an attached reader knows that it still is."""
+        """The service reports the partition's end with each event. An attached reader there knows that it still is the end."""
         reader, position = self._readers.get(partition), position_of(continuation)
         known = None if reader is None else reader.known_end(self._pauses.monotonic())
         if known is None or position.sequence is None or position.sequence > known[0]:
@@ -214,7 +214,7 @@ class EventHubsChangeFeed(ChangeFeed):
         self._threads.shutdown(wait=False)
 
     async def _read_on(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
-        """Attached again after each break, until patience is used up."""
+        """Read, and attach again after each break, until patience is used up."""
         self._check(partition)
         delivered, patience = position_of(continuation), Patience(self._pauses)
         reader = self._readers[partition] = OpenReader(delivered.sequence)
@@ -258,19 +258,19 @@ class EventHubsChangeFeed(ChangeFeed):
             except FeedUnavailable as error:
                 reader.is_waiting = False
                 if self._pauses.monotonic() - began > self._pauses.longest_s:
-                    patience.served()  # it was attached all the while, whether something came or not
+                    patience.served()  # it was attached all the while, even if nothing arrived
                 await patience.pause(error)
             except PositionRefused as refused:
                 raise await self._explain(partition, delivered, refused) from None
             except Fenced as fenced:
                 if epoch is None:
-                    raise FeedError(f"{fenced}, so it cannot be read without one: use another group") from fenced
+                    raise FeedError(f"{fenced}, so it cannot be read without an epoch: use another group") from fenced
                 raise
 
     async def _first(
         self, partition: str, delivered: EventPosition, arrivals: AsyncGenerator[Received, None]
     ) -> Received:
-        """The first events. Unless they arrive at once, checks meanwhile whether any can come: PositionLost if not."""
+        """The first events. If they do not arrive at once, it checks meanwhile whether any can. Raises PositionLost if not."""
         first = asyncio.ensure_future(anext(arrivals))
         checked = asyncio.ensure_future(self._check_soon(partition, delivered))
         try:
@@ -288,7 +288,7 @@ class EventHubsChangeFeed(ChangeFeed):
         await self._check_retention(partition, delivered)
 
     async def _at(self, partition: str, time_ms: int, extent: PartitionExtent) -> str | None:
-        """Behind the last event before that time: found by reading the first one since."""
+        """The position after the last event before that time, which the first event since then shows."""
         if extent.is_new or time_ms > extent.time_ms:
             return _end(extent)
         if time_ms <= 0:
@@ -301,16 +301,16 @@ class EventHubsChangeFeed(ChangeFeed):
         return str(EventPosition(arrived.first - 1)) if arrived.first else None
 
     async def _receive_one(self, partition: str, selected: str) -> Received:
-        """The first event that the selector lets through, or a few. It reads without a rank. Raises FeedUnavailable."""
+        """The first event, or a few, that the selector lets through. It reads without an epoch. Raises FeedUnavailable."""
         place = ReceiverSource(partition=partition, group=self._group, selector=selected)
         arrivals = receive(self._hub, place, replace(self._limits, prefetch=1), self._run_on_thread)
         try:
             async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
                 return await anext(arrivals)
         except TimeoutError:
-            raise FeedUnavailable(f"{self._named(partition)}: no event arrived that shows where to begin") from None
+            raise FeedUnavailable(f"{self._named(partition)}: no event arrived to show where to begin") from None
         except Fenced as fenced:
-            raise FeedUnavailable(f"{fenced}: no other receiver can search for a time while it reads") from fenced
+            raise FeedUnavailable(f"{fenced}: no other receiver can search by time while it reads") from fenced
 
     async def _extent(self, partition: str) -> PartitionExtent:
         self._check(partition)
@@ -321,7 +321,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return extent
 
     async def _check_retention(self, partition: str, position: EventPosition) -> None:
-        """Raises PositionLost if what follows is gone, or if the partition has not come so far, and stays so."""
+        """Raises PositionLost if the next events are gone, or if the partition ends before the position, and still does later."""
         patience = Patience(self._pauses)
         while position.sequence is not None:
             extent = await self._extent(partition)
@@ -330,13 +330,13 @@ class EventHubsChangeFeed(ChangeFeed):
             if position.sequence <= extent.last:
                 return
             lost = self._beyond(partition, position, extent)
-            try:  # the service's report on a partition may be older than what was read of it
+            try:  # the service's report on a partition may be older than what was already read
                 await patience.pause(FeedUnavailable(str(lost)))
             except FeedUnavailable:
                 raise lost from None
 
     async def _explain(self, partition: str, position: EventPosition, refused: PositionRefused) -> PositionLost:
-        """What to do, if the partition ends before the position."""
+        """The error: what to do if the partition ends before the position, else the refusal."""
         try:
             extent = await self._extent(partition)
         except FeedUnavailable:
@@ -345,13 +345,13 @@ class EventHubsChangeFeed(ChangeFeed):
         return self._beyond(partition, position, extent) if is_beyond else refused
 
     async def _check_order(self, partition: str, delivered: EventPosition, first: int | None) -> None:
-        """After a gap in the numbers, retention may have passed the position. Raises PositionLost."""
+        """If the numbers have a gap, retention may have passed the position. Raises PositionLost."""
         if first is None or delivered.sequence is None or first == delivered.sequence + 1:
             return
         if first <= delivered.sequence:
             raise PositionLost(
-                f"{self._named(partition)}: behind the position '{delivered}' the service has the event {first}: offset and"
-                " sequence number are not of one event; set the lease to a position that is"
+                f"{self._named(partition)}: after the position '{delivered}' the service has the event {first}: offset and"
+                " sequence number are not of one event; set the lease to a position in which they are"
             )
         await self._check_retention(partition, delivered)
 
@@ -362,7 +362,7 @@ class EventHubsChangeFeed(ChangeFeed):
             else f"; to continue without it, set the lease to '{delivered.sequence + 1}'"
         )
         return MalformedRecord(
-            f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
+            f"{self._named(partition)}: the event after the position '{delivered}' cannot be read: {why}{after}"
         )
 
     def _forgotten(self, partition: str, position: EventPosition, extent: PartitionExtent) -> PositionLost:
@@ -380,13 +380,13 @@ class EventHubsChangeFeed(ChangeFeed):
 
     def _check(self, partition: str) -> None:
         if not _PARTITION.fullmatch(partition):
-            raise FeedError(f"{self._named(partition)}: no hub has such a partition; theirs are numbered from 0")
+            raise FeedError(f"{self._named(partition)}: no hub has such a partition: partitions are numbered from 0")
 
     def _named(self, partition: str) -> str:
         return f"event hub {self._hub.name}, partition '{partition}'"
 
     async def _run_on_thread(self, call: Callable[[], T]) -> T:
-        """Decoding takes its time, and renewals do not wait for it."""
+        """Decode on a thread, because decoding takes time, and renewals must not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
@@ -402,8 +402,8 @@ def _milliseconds(time: datetime) -> int:
 class EventHubsRanges(RangeReader):
     """Reads ranges on a connection of its own, and verifies that their sequence numbers have no gap.
 
-    account: without its connection string, which `variable` of the executors holds; None for an identity. group: the
-    executors' consumer group. silence_s: how long the next event may take.
+    account: without its connection string, which the executors have in the environment variable `variable`; None for an identity.
+    group: the executors' consumer group. silence_s: how long the next event may take.
     """
 
     account: EventHubAccount
@@ -430,7 +430,7 @@ class EventHubsRanges(RangeReader):
                     count = int(np.searchsorted(sequences, end, side="right"))
                     if not count or not np.array_equal(sequences[:count], np.arange(last + 1, last + 1 + count)):
                         raise FeedUnavailable(
-                            f"{self._named(partition)} lacks events behind {last}, perhaps because the hub is compacted: the"
+                            f"{self._named(partition)} lacks events after {last}, perhaps because the hub is compacted: the"
                             " host reads these"
                         )
                     last += count
@@ -444,7 +444,7 @@ class EventHubsRanges(RangeReader):
                 return await anext(pages)
         except TimeoutError:
             raise FeedUnavailable(
-                f"{self._named(partition)}: no event behind {last} arrived in {self.silence_s:g} s, and the range ends at {end}"
+                f"{self._named(partition)}: no event after {last} arrived in {self.silence_s:g} s, and the range ends at {end}"
             ) from None
 
     def _feed(self, events: int) -> EventHubsChangeFeed:
@@ -457,7 +457,7 @@ class EventHubsRanges(RangeReader):
         )
 
     def _own_account(self) -> EventHubAccount:
-        """With the connection string of this process, which must be of the same hub."""
+        """The account with the connection string of this process, which must be for the same hub."""
         known = self.account
         if self.variable is None:
             return known

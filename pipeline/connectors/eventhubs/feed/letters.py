@@ -1,7 +1,7 @@
-"""Dead letters in an event hub, as the streams of a feed: of each partition those in the hub's partitions.
+"""Dead letters in an event hub, as the streams of a feed. The letters of one partition may be in each of the hub's partitions.
 
-A hub's partition has letters of many partitions, and of other pipelines perhaps, which is only known by reading all of it:
-once, and what comes later is for the next reading. A letter's number is its event's sequence.
+A partition of the hub has letters of many partitions, and perhaps of other pipelines. To find out which, all of it is read once;
+what arrives later is for the next reading. A letter's number is its event's sequence.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class HubLetters:
         return _sequence_in(await self._feed.latest(stream))
 
     async def count(self, partition: str, stream: str, behind: int) -> int:
-        """Others' events count too."""
+        """Events that are not letters of this partition count too."""
         return max(0, await self.find_end(partition, stream) - max(behind, await self._before(stream)))
 
     async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
-        """Events removed by retention are skipped: they cannot be read any more."""
+        """Events that retention has deleted are skipped."""
         start = max(behind, await self._before(stream))
         async with aclosing(read_until(self._feed, stream, _position(start), str(end))) as pages:
             async for page in pages:
@@ -55,7 +55,7 @@ class HubLetters:
                     yield LetterStretch(kept, events.slice(0, len(kept)))
 
     async def close(self) -> None:
-        """The feed is not ours."""
+        """Nothing to do: the caller closes the feed."""
 
     async def _places(self) -> dict[str, list[str]]:
         if self._found is None:
@@ -74,7 +74,7 @@ class HubLetters:
         return sorted(found)
 
     def _partitions_in(self, events: pa.Table) -> list[str | None]:
-        """For each event the partition of its letter, if it is one of this pipeline's."""
+        """For each event the partition of its letter; None if it is not a letter of this pipeline."""
         letters = map(letter_of, events.to_pylist())
         return [each.partition if each is not None and each.pipeline == self._pipeline else None for each in letters]
 

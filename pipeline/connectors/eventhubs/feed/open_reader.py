@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class OpenReader:
     """What the open reader of a partition knows. delivered: sequence of the last event that it passed on; None if unknown.
 
-    is_waiting: whether it is attached and has passed on all that came, so that whatever follows would come at once.
+    is_waiting: whether it is attached and has passed on all that arrived, so that the next event would arrive at once.
     end: sequence of the partition's last event, as it was known at `at` (seconds).
     """
 
@@ -22,12 +22,12 @@ class OpenReader:
         self.is_waiting = True
 
     def note(self, end: int | None, at: float) -> None:
-        """None: no end was reported. An end before the delivered position, or before another end, is an old answer."""
+        """end: None if none was reported. An end before the delivered position, or before a known end, is an old answer."""
         if end is not None and all(other is None or end >= other for other in (self.end, self.delivered)):
             self.end, self.at = end, at
 
     def known_end(self, now: float) -> tuple[int, float] | None:
-        """And how old that is, in seconds."""
+        """The partition's end, and how old that is in seconds; None if it is unknown."""
         if self.end is None or self.delivered is None:
             return None
         if self.is_waiting and self.delivered >= self.end:

@@ -1,4 +1,4 @@
-"""One partition, received: what comes over its link, in pages, as soon and as many as there are."""
+"""Receives one partition: the events of its link, in pages, as soon as they arrive."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
 # Events -> pages of the event table, within the limits. Pure.
 #
-# Columns are made of their buffers: pyarrow's way from a list or a scalar imports pandas first, a second for which the first
-# event, or any command that knows of this connector, would wait.
+# Columns are made from their buffers: pyarrow's conversion of a list or a scalar imports pandas first, which takes a second. The
+# first event, or any command that loads this connector, would wait for that.
 
 
 _TIME = EVENT_SCHEMA.field("enqueued_time").type
@@ -35,7 +35,7 @@ _TIME = EVENT_SCHEMA.field("enqueued_time").type
 def pages_of(
     partition: str, runs: Sequence[Sequence[ReceivedEvent] | Columns], *, events_max: int, bytes_max: int
 ) -> list[Page]:
-    """As few as the limits allow; an event larger than a page has one to itself."""
+    """As few pages as the limits allow; an event that is larger than a page has a page of its own."""
     if not runs:
         return []
     tables = [_table(partition, run) for run in runs]
@@ -104,7 +104,7 @@ def repeated(text: str, count: int) -> pa.Array:
 
 
 def _in_a_row(kind: pa.DataType, size: int, count: int, joined: bytes) -> pa.Array:
-    """Values that are equally long."""
+    """A column of equally long values, from their joined octets."""
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(size)
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
 
@@ -115,7 +115,7 @@ def whole_numbers(values: Sequence[int] | Numbers) -> pa.Array:
 
 
 def parts(data: bytes, places: Numbers) -> pa.Array:
-    """A column of octets that are in the data, each from its begin to its end."""
+    """A column of octets: parts of the data, each from its begin to its end."""
     ends, which = places.astype(np.int32).ravel(), np.arange(0, places.size, 2, dtype=np.int32)
     with_gaps = pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     return with_gaps.take(pa.Array.from_buffers(pa.int32(), len(which), [None, pa.py_buffer(which)]))
@@ -140,7 +140,7 @@ def texts(values: Sequence[str | None]) -> pa.Array:
 
 
 def maps(values: Sequence[Sequence[tuple[str, str | None]]]) -> pa.Array:
-    """From texts to texts."""
+    """A column of maps from texts to texts."""
     pairs = list(chain.from_iterable(values))
     names, items = zip(*pairs, strict=True) if pairs else ((), ())
     ends = pa.Array.from_buffers(pa.int32(), len(values) + 1, [None, _ends(map(len, values), len(values))])
@@ -176,18 +176,18 @@ def _ends(lengths: Iterable[int], count: int) -> pa.Buffer:
 
 # The buffer between a link and its reader: octets, bounded, taken all at once.
 #
-# A reader without room still keeps its link: its heartbeats continue and its token is renewed, while the connection
-# itself holds back what would not fit here.
+# A full buffer does not end its link: heartbeats continue and the token is renewed, while the connection holds back what does not
+# fit here.
 
 
 BYTES_MAX = 1024 * 1024
 BEAT_S = 5.0
 SILENCE_S = 90.0
-"""After that the peer counts as gone: it should have answered every `link.SIGN_OF_LIFE_S`."""
+"""After this silence the peer counts as gone: it should have sent something every `link.SIGN_OF_LIFE_S`."""
 
 
 class ReceiveBuffer:
-    """Reads one link from now on. Close it; the link stays the caller's."""
+    """Reads one link from now on. Close the buffer; the caller keeps the link."""
 
     def __init__(self, link: ReceiverLink, what: str, *, bytes_max: int = BYTES_MAX) -> None:
         self._link = link
@@ -203,7 +203,7 @@ class ReceiveBuffer:
         ]
 
     async def take(self) -> bytes:
-        """All that has come since, as soon as there is something. Raises what ended the link, once all before it is taken."""
+        """All that has arrived since, as soon as there is something. When nothing is left, raises what ended the link."""
         while not self._chunks:
             if self._error is not None:
                 raise self._error
@@ -258,12 +258,12 @@ class ReceiveBuffer:
 
 
 SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
-"""What is decoded at once: going to a thread and back would take longer. The larger one is for events in columns."""
+"""Less than this is decoded without a thread: a thread would take longer. The larger limit is for events in columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverLimits:
-    """prefetch: how many events the service may send ahead. page_events, page_bytes: of one page. timeout_s: for one answer.
+    """prefetch: how many events the service may send ahead. page_events, page_bytes: limits of a page. timeout_s: of one answer.
 
     trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
     publisher can set them, and a forwarder that copies properties would turn events into deletes.
@@ -278,23 +278,23 @@ class ReceiverLimits:
 
 @dataclass(slots=True)
 class Received:
-    """Some pages. first: number of the first event in them, or None. malformed: the next message is not an event."""
+    """Some pages. first: number of the first event in them, or None. malformed: why the next message is not an event, or None."""
 
     pages: list[Page]
     first: int | None
     malformed: Malformed | None
     end: int | None = None
-    """The sequence of the partition's last event when the service sent these, if their place `reports_end`."""
+    """The sequence of the partition's last event when the service sent these, if the source `reports_end`."""
 
 
 Decoded = tuple[Read, list[Page]]
 Threaded = Callable[[Callable[[], Decoded]], Awaitable[Decoded]]
-"""Runs a call elsewhere."""
+"""Runs a call on another thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSource:
-    """Where to receive: a partition in a consumer group, what the selector lets through, and with which rank.
+    """Where to receive: a partition in a consumer group, the selector of events, and the epoch of the reader.
 
     reports_end: whether the service reports the partition's end with each event.
     """
@@ -318,7 +318,7 @@ async def receive(
     *,
     attached: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Received, None]:
-    """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
+    """Yield events until the link ends. attached: called once it is. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with open_receiver(hub, place, limits, threaded) as receiver:
         attached()
         while True:
@@ -329,7 +329,7 @@ async def receive(
 async def open_receiver(
     hub: Hub, place: ReceiverSource, limits: ReceiverLimits, threaded: Threaded
 ) -> AsyncIterator[Receiver]:
-    """Attached, and closed at the end. Raises as `receive` does."""
+    """A receiver that is attached, and closed at the end. Raises as `receive` does."""
     what = _named(hub, place)
     try:
         link = await ReceiverLink.attach(
@@ -351,7 +351,7 @@ async def open_receiver(
 
 
 async def try_attach(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
-    """Attaches without a rank, and detaches. Raises as `receive` does: Fenced if a receiver with a rank reads there."""
+    """Attach without an epoch, and detach. Raises as `receive` does: Fenced if a receiver with an epoch reads there."""
     place = ReceiverSource(partition=partition, group=group, selector=LATEST)
     try:
         link = await ReceiverLink.attach(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
@@ -381,7 +381,7 @@ class Receiver:
         self._small_bytes = SMALL_BYTES
 
     async def take_next(self) -> Received:
-        """As soon as there is something. An end has its turn behind what came with it."""
+        """The next events, as soon as there are some. What ended the link is raised after the events that arrived with it."""
         while True:
             if self._ended is not None:
                 raise ended(self._ended, self._what) from self._ended

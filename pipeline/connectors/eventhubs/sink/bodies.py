@@ -1,4 +1,4 @@
-"""A batch's output as events of a hub: encoded, each with the batch's marker and its place in it. Pure."""
+"""A batch's output as events of a hub: encoded, each with the batch's marker and its index in the batch. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from leasehold.pipeline.publishing_writer import traced
 from leasehold.pipeline.tracing import AZURE_ID, TraceContext
 
 PAIR_BYTES = 10
-"""What a property takes beside its name and value, at most."""
+"""The most bytes that a property takes in addition to its name and value."""
 EVENT_BYTES = 110
-"""What an event takes besides: sections and their sizes, its index, the names of key and operation."""
+"""The most bytes that the rest of an event takes: sections and their sizes, its index, the names of key and operation."""
 
 
 def bodies_of(events: pa.Table, marker: Marker, trace: TraceContext | None = None) -> list[bytes]:
-    """events: PUBLISHED_SCHEMA, as many as the marker counts. As `encode.body_of` does it, column by column."""
+    """events: PUBLISHED_SCHEMA, as many as the marker counts. Encodes as `encode.body_of` does, but column by column."""
     if trace is not None:
         events = traced(events, {})
     constant = marker.properties() | properties_of(trace)
@@ -79,14 +79,14 @@ def _map_bytes(table: pa.Table) -> int:
 
 
 def _pairs_bytes(maps: pa.MapArray) -> int:
-    """For a slice, the slice alone."""
+    """For a slice, only the slice counts."""
     first, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     texts = sum(_text_bytes(pa.chunked_array([side.slice(first, end - first)])) for side in (maps.keys, maps.items))
     return texts + PAIR_BYTES * int(end - first)
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """As UTF-8. Nothing for a type that is not published: that is refused separately."""
+    """The bytes as UTF-8; for a type that is not published, which is refused separately, the bytes in memory."""
     kind = column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)

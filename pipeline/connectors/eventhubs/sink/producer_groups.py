@@ -1,4 +1,4 @@
-"""Producer groups of a partition, asked about, attached and closed; each by a link for a moment, or for a claim."""
+"""Queries, attaches and closes producer groups of a partition. A claim keeps its link, all other calls use one for a moment."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from leasehold.pipeline.sink import Claim
 
 # What a claim has to know and to close before it publishes to a hub. The decisions are pure.
 #
-# The service keeps a producer per partition and group. Each claim attaches its group at a higher level, with a starting number of
-# its own making. That level is then only its own, because the service refuses another number at it; if it did not, its reply
-# would show it. A group whose levels are used up, or whose lease got a new generation, is closed by the level above all claims.
+# The service keeps a producer per partition and group. Each claim attaches its group at a higher level, with a random starting
+# number. That level then belongs to this claim alone, because the service refuses another number at it; if it did not, its reply
+# would show the number. A group whose levels are used up, or whose lease has a new generation, is closed by the level above all
+# claims.
 
 
 CLOSING_LEVEL = LEVEL_MAX + 1
 GENERATIONS_CLOSED = 3
-"""How many generations back a claim closes groups that its lease document knows nothing of."""
+"""For how many earlier generations a claim closes groups that its lease document does not name."""
 
 
 def group(claim: Claim, state: ProducerState, *, generations_back: int = 0, series: int | None = None) -> int:
@@ -56,9 +57,9 @@ def to_close(claim: Claim, state: ProducerState) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The events behind the sequence `behind` have to be searched for markers; those up to it hold none that is news.
+    """The events after the sequence `behind` have to be searched for markers; those up to it hold no new ones.
 
-    is_binding: whether this lease may have published some of them, so that retention must not have forgotten any.
+    is_binding: whether this lease may have published some of them, so retention must not have deleted any.
     is_first: whether this lease had published nothing when the partition ended there.
     """
 
@@ -68,10 +69,10 @@ class Tail:
 
 
 def tail_of(claim: Claim, state: ProducerState, known: ProducerPosition, before: int) -> Tail:
-    """Where markers of this lease may be that its document does not know of.
+    """Where this lease may have markers that its document does not know.
 
-    known: what the service knew of our group before we attached. before: the partition's end before that question, or an older
-    one. If the group stands as the last checkpoint left it, nothing was published up to `before`; a group that the service does
+    known: what the service knew of our group before we attached. before: the partition's end before that request, or an older
+    one. If the group is as the last checkpoint left it, nothing was published up to `before`; a group that the service does
     not know has published nothing at all.
     """
     has_published = state.group in (group(claim, state), group(claim, state, series=max(0, state.series - 1)))
@@ -92,21 +93,21 @@ CLOSED = PublishError("the writer is closed: claim the partition again", reason=
 
 
 class Groups:
-    """All of it raises PublishError."""
+    """All methods raise PublishError."""
 
     def __init__(self, broker: EventHubsBroker, retry: RetryPolicy, rng: random.Random) -> None:
         self._broker = broker
         self._retry = retry
         self._rng = rng
         self.discarding: set[int] = set()
-        """Groups that had a batch acknowledged and not stored."""
+        """Groups with a batch that the service acknowledged and did not store."""
 
     async def find_standing(self, claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
-        """What the service knows of the claim's group: level 0 and number 0 or -1 if nothing, the closing level if it is
-        closed for good. Raises Fenced if the claim is outranked.
+        """What the service knows of the claim's group: if nothing, level 0 and number 0 or -1; if it is closed for good, the
+        closing level. Raises Fenced if the claim is outranked.
 
-        It attaches at a level of earlier claims, which fences none that is later. A null level is requested only once the claim
-        is known to be outranked: the service may take it as the next level, which disturbs the later claim once.
+        It attaches at a level of earlier claims, which fences no later claim. A null level is requested only once the claim is
+        known to be outranked: the service may take it as the next level, which disturbs the later claim once.
         """
         ours = group(claim, state)
         for level in [state.level - 1] if state.group == ours else sorted({0, state.level - 1}):
@@ -149,7 +150,7 @@ class Groups:
             await asking.close(CLOSED)
 
     async def close(self, target: str, of: int) -> None:
-        """For good: no claim has a level above."""
+        """Close the group for good: no claim has a higher level."""
         closing = PartitionProducer(
             self._broker, target, asked=AttachRequest(group=of, level=CLOSING_LEVEL), retry=self._retry
         )

@@ -13,7 +13,7 @@ ARGUMENTS = ("com.microsoft:argument-out-of-range", "com.microsoft:argument-erro
 
 
 class Meaning(NamedTuple):
-    """is_done_for_sure: that the service, having said this of a batch, has not stored it."""
+    """is_sure: whether a batch that the service refused in this way is surely not stored."""
 
     reason: Reason
     is_transient: bool = False
@@ -43,10 +43,10 @@ MEANINGS = {
     **dict.fromkeys(ARGUMENTS, Meaning(Reason.GENERAL_ERROR)),
 }
 BROKEN = Meaning(Reason.SERVICE_COMMUNICATION_PROBLEM, is_transient=True, is_sure=False)
-"""Whatever else ends a link: forced detaches, closed connections, sockets. A batch on it may have been stored."""
+"""Whatever else ends a link: forced detaches, closed connections, broken sockets. A batch on it may have been stored."""
 TOKEN_ENDED = ("amqp:unauthorized-access", "com.microsoft:auth-failed")
 EXPIRED = Meaning(Reason.GENERAL_ERROR, is_transient=True)
-"""The service ends an attached link when its token ends. The next attach shows whether another one is possible."""
+"""The service ends an attached link when its token expires. The next attach shows whether another link is possible."""
 NAMED = {
     "com.microsoft:auth-failed": "check key or identity, and that it may send",
     "amqp:unauthorized-access": "check key or identity, and that it may send",
@@ -55,7 +55,7 @@ NAMED = {
 
 
 def attach_refused(place: str, condition: str, description: str, *, asks: bool) -> PublishError:
-    """asks: whether the client named a state of its own: where that is wrong, the client is."""
+    """asks: whether the client named a state of its own. If the service refuses that, the client is wrong."""
     if asks and condition in ARGUMENTS:
         return refused(_message(place, "refused our state", condition, description), reason=Reason.INVALID_CLIENT_STATE)
     meaning = MEANINGS.get(condition, BROKEN)
@@ -64,7 +64,7 @@ def attach_refused(place: str, condition: str, description: str, *, asks: bool) 
 
 
 def batch_refused(place: str, condition: str, description: str) -> PublishError:
-    """The service's answer to a batch."""
+    """The error of a batch that the service refused."""
     meaning = MEANINGS.get(condition, BROKEN)
     return refused(
         _message(place, "refused a batch", condition, description),
@@ -75,10 +75,10 @@ def batch_refused(place: str, condition: str, description: str) -> PublishError:
 
 
 def link_ended(place: str, condition: str, description: str, *, is_in_air: bool) -> PublishError:
-    """Link, session or connection have gone, perhaps with a batch on them."""
+    """The error of a link, session or connection that ended, perhaps with a batch in the air."""
     meaning = EXPIRED if condition in TOKEN_ENDED else MEANINGS.get(condition, BROKEN)
     return refused(
-        _message(place, "release the link", condition, description),
+        _message(place, "ended the link", condition, description),
         reason=meaning.reason,
         is_transient=meaning.is_transient,
         outcome=Outcome.UNKNOWN if is_in_air else Outcome.FAILED,

@@ -1,6 +1,6 @@
-"""One link to a partition, over a connection of its own: batches go out one at a time, each with its answer awaited.
+"""One link to a partition, over a connection of its own. It sends one batch at a time, and awaits its answer.
 
-The SDK's `send` is not used: it sends again by itself, swallows some refusals, and may wait between being asked and sending.
+The SDK's `send` is not used: it repeats sends on its own, swallows some refusals, and may wait between the call and the sending.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOKENS = {
 }
 """The service's answer to a token -> its answer to links for the same reason."""
 BYTES_MAX = 1024 * 1024
-"""If the service does not report a batch's maximum size."""
+"""The maximum size of a batch if the service does not report one."""
 
 
 async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
@@ -52,7 +52,7 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
             **hub.options(),
         )
         await connect(client)
-        while not is_attached(client):  # a refusal looks like an attach, until its reason comes
+        while not is_attached(client):  # a refusal looks like an attach until its reason arrives
             await heeding(client.client_ready_async())
         return SenderLink(client, place, _replied(client, place) if idempotent else None)
     except BaseException as error:
@@ -64,7 +64,7 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
 
 
 class SenderLink:
-    """numbers: as the service replied to the attach. Implements leasehold.pipeline.producer.ProducerLink."""
+    """numbers: those of the service's reply to the attach. Implements leasehold.pipeline.producer.ProducerLink."""
 
     def __init__(self, client: Any, place: str, numbers: ProducerPosition | None) -> None:
         self.numbers = numbers
@@ -93,13 +93,13 @@ class SenderLink:
         await disconnect(self._client)
 
     async def _wait_for_credit(self) -> None:
-        """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
+        """Wait until the link is attached, its token is accepted, and it has credit: after that, sending need not wait."""
         client = self._client
         while not await heeding(client.client_ready_async()) or not has_credit(client):
             await heeding(client.do_work_async())
 
     async def _transfer(self, batch: bytes) -> tuple[Any, Any]:
-        """Why it is settled, and how."""
+        """Send the batch. Returns why it was settled, and in which state."""
         answer: list[tuple[Any, Any]] = []
 
         async def note_answer(reason: Any, state: Any) -> None:
@@ -133,7 +133,7 @@ class SenderLink:
         raise batch_refused(self._place, *_texts(*[*fields, None, None][:2]))
 
     def _unanswered(self, reason: Any) -> PublishError:
-        """The link has given up the batch: with its own reason, if it has one."""
+        """The error of a batch that the link has given up, with the link's own reason if it has one."""
         try:
             link_of(self._client).get_state()
         except Exception as error:
@@ -142,7 +142,7 @@ class SenderLink:
 
 
 def _wished(asked: AttachRequest) -> dict[bytes, Any]:
-    """All three, null if the service chooses. It may answer -1 as the last number, and does not take it as one."""
+    """All three, null if the service is to choose. It may answer -1 as the last number, but does not accept -1."""
     parts = sdk()
     types = parts.AMQPTypes
     number = None if asked.number == NOTHING_YET else asked.number

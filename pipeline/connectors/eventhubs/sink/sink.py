@@ -1,7 +1,8 @@
-"""An event hub as a sink, by Protocol F (pipeline/publishing_writer.py): every event bears its batch's marker, since
-the hub keeps events alone, and the position is found by reading the partition's end.
+"""An event hub as a sink, by Protocol F (pipeline/publishing_writer.py): every event carries its batch's marker, because
+the hub keeps only events. The position is found by reading the partition's end.
 
-That is read where a claim finds more published than the lease knows of: after a crash, or a write whose answer was lost.
+A claim reads more than the last event if more was published than the lease knows of: after a crash, after a write whose answer
+was lost, or by other publishers.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ from leasehold.pipeline.sink import Claim, Sink
 
 
 class EventHubsOutputSink(Sink):
-    """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
+    """A source partition goes to the hub's partition of the same name. If there is none, one is chosen once.
 
     Output columns: as for the log.
 
     - `consumer_group`: in which the sink reads a partition's end; no reader with an epoch may use it.
-    - `tail_s`: how many seconds of other publishers' events a claim reads at most besides those since the last
+    - `tail_s`: the most seconds of other publishers' events that a claim reads, in addition to those since the last
       checkpoint.
     - `quiet_s`: how many seconds a partition that seems empty may take to show an event.
     """
@@ -87,7 +88,7 @@ class EventHubsOutputSink(Sink):
         self._tails = Tails(self._broker, consumer_group, timeout_s=timeout_s, quiet_s=quiet_s)
         self._unfinished: dict[tuple[str, int | None, str], TailReading] = {}
         self._first: dict[tuple[str, int | None, str], int] = {}
-        """The partition's end before the first claim of a lease, until a claim succeeds: up to there it published nothing."""
+        """The partition's end before the first claim of a lease, until one succeeds: the lease published nothing up to there."""
         self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
         self._targets: tuple[str, ...] = ()
 
@@ -103,7 +104,7 @@ class EventHubsOutputSink(Sink):
         return claimed(state)
 
     async def prepare(self) -> None:
-        """A missing right to read in the consumer group shows now, and not after a crash."""
+        """Find out now, not after a crash, whether the right to read in the consumer group is missing."""
         try:
             await self._look()
         except SinkUnavailable as error:
@@ -116,7 +117,7 @@ class EventHubsOutputSink(Sink):
     async def _look(self) -> None:
         with self._in_our_words():
             self._targets = (await self._broker.read_hub()).partitions
-            with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later
+            with suppress(FeedUnavailable):  # the group has as many readers as it may have: it can be read later
                 await try_attach(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
 
     async def open(self, claim: Claim) -> HubWriter:
@@ -125,7 +126,7 @@ class EventHubsOutputSink(Sink):
             return await self._open(claim, state, await self._target(claim.partition, state))
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        """By reading all that the partition still has: it may take its time."""
+        """It reads all that the partition still has, which may take a long time."""
         with self._in_our_words():
             target = await self._target(partition, ProducerState())
             search, _ = await self._search(
@@ -150,14 +151,14 @@ class EventHubsOutputSink(Sink):
                 raise
             raise SinkRejected(
                 f"{error}. The sink reads the partition's end in the consumer group '{self._consumer_group}': give it one of"
-                " its own (`consumer_group`), that no receiver reads with an epoch"
+                " its own (`consumer_group`), in which no receiver has an epoch"
             ) from error
 
     async def close(self) -> None:
         await self._broker.close()
 
     async def _open(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
-        """Fence first, read then (R1)."""
+        """Fence first, then read (R1)."""
         before = (await self._broker.read_extent(target)).last
         known = await self._groups.find_standing(claim, state, target)
         producer = await self._groups.attach(claim, state, target, known)
@@ -177,7 +178,7 @@ class EventHubsOutputSink(Sink):
         before: int,
         producer: PartitionProducer | None,
     ) -> HubWriter:
-        """known, before: of our group and of the partition's end, as they were before the attach. `before` may be older."""
+        """known, before: our group's numbers and the partition's end before the attach. `before` may be older."""
         for earlier in to_close(claim, state):
             await self._groups.close(target, earlier)
         lease, tail = lease_of(claim.pipeline, claim.partition), tail_of(claim, state, known, before)
@@ -229,7 +230,7 @@ class EventHubsOutputSink(Sink):
         report_progress: Callable[[], None] = lambda: None,
         compare: Compare = lambda a, b: 1,
     ) -> tuple[Search, int]:
-        """All markers of the lease behind `tail.behind`, and the partition's end. What was read is kept for the next attempt."""
+        """All markers of the lease after `tail.behind`, and the partition's end. After a failure, the next try goes further."""
         key = (lease, generation, target)
         reading = self._unfinished.pop(key, None)
         if reading is None or not reading.covers(tail.behind):

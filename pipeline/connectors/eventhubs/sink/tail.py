@@ -1,9 +1,9 @@
-"""Reading the end of a hub's partition, for what a lease has published there.
+"""Reads the end of a hub's partition, to find what a lease has published there.
 
 A claim has to see everything that was stored before its fence. `$management` may answer with an older end; a receiver cannot:
 with every event the service reports the partition's end at that moment. So a receiver begins one event early, and reads up to
-the first end that it knows. Only a receiver that stays silent, because the partition is empty, needs `$management`. Its answer
-counts once the receiver has been silent for longer than such an answer may be old.
+the first end that it knows. Only a receiver that stays silent, because the partition is empty, needs `$management`, whose
+answer counts once the receiver has been silent for longer than the answer may be old.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from leasehold.pipeline.markers import Search
 
 LIMITS = ReceiverLimits(prefetch=2000, page_events=5000)
 QUIET_S = 10.0
-"""An attached receiver that gets nothing for so long is one of an empty partition, if `$management` agrees. It answers what was
-true this long ago, or later: docs/guarantees.md lists this among what is assumed."""
+"""If an attached receiver gets nothing for this long and `$management` agrees, the partition is empty. Answers of `$management`
+are assumed to be no older than this: docs/guarantees.md lists it among what is assumed."""
 READERS_MAX = 2
 """Readers of one partition at a time. The service allows five in a consumer group, for all hosts together."""
 LOOK_TIMEOUT_S = 2.0
 UNSEEN_S = 60.0
-"""How long a partition is left alone that did not show its end in time. Each look that waits in vain delays a batch."""
+"""How long a partition that did not show its end in time is left alone. Each look that waits in vain delays a batch."""
 
 
 @dataclass(slots=True)
 class TailReading:
-    """`search` has seen the events behind `began` up to `behind`. It can be broken off and continued."""
+    """`search` has seen the events after `began`, up to `behind`. A reading can be interrupted and continued."""
 
     search: Search
     began: int
     behind: int
 
     def covers(self, behind: int) -> bool:
-        """Whether it can be continued for a search of everything behind that sequence."""
+        """Whether this reading can be continued to search everything after that sequence."""
         return self.began <= behind <= self.behind
 
 
@@ -77,9 +77,9 @@ class Tails:
         is_binding: bool = False,
         report_progress: Callable[[], None] = lambda: None,
     ) -> int:
-        """Read up to the partition's end, as it is after the call or later. Returns the sequence of its last event, -1 for none.
+        """Read up to the partition's end as of the call, or a later one. Returns the sequence of its last event, -1 for none.
 
-        is_binding: whether the first event behind `reading.behind` must not have been forgotten by retention.
+        is_binding: whether retention must not have deleted the first event after `reading.behind`.
         Raises FeedError, FeedUnavailable, Fenced, PublishError, SinkRejected.
         """
         async with self._turn(target):
@@ -90,9 +90,9 @@ class Tails:
         return end
 
     async def look(self, target: str, behind: int, *, age_max_s: float) -> int:
-        """The partition's end, at most so old if it can be seen, or older; an old end is a lower one. -1 if none was seen.
+        """The partition's end, at most `age_max_s` old if it can be seen, else older and so perhaps lower. -1 if none was seen.
 
-        One event behind `behind` shows it, without a question to $management. The leases of a host share what they see.
+        The event at `behind`, or the next one, shows the end without a request to $management. The leases of a host share it.
         """
         async with self._looks[target]:
             looked_at, seen = self._ends.get(target, (-inf, -1))
@@ -105,7 +105,7 @@ class Tails:
             except TimeoutError:
                 now += UNSEEN_S
             except (FeedError, Fenced):
-                pass  # which costs no time: it may show its end before the next batch
+                pass  # this costs no time: the partition may show its end before the next batch
             self._ends[target] = now, seen
             return seen
 
@@ -167,7 +167,7 @@ class _TailSearch:
         return self._end is not None and self._reading.behind >= self._end
 
     async def _read_link(self) -> None:
-        """Up to the end, or up to an unreadable event, which is not from here and is skipped."""
+        """Read up to the end, or past an unreadable event, which no sink of Leasehold has published."""
         place = ReceiverSource(
             partition=self._target,
             group=self._tails.consumer_group,
@@ -183,7 +183,7 @@ class _TailSearch:
                     return
 
     async def _arrivals(self, receiver: Receiver) -> AsyncIterator[Received | None]:
-        """None if nothing came for a while."""
+        """What arrives; None if nothing arrived for a while."""
         following: asyncio.Future[Received] | None = None
         try:
             while not self._is_done:
@@ -200,7 +200,7 @@ class _TailSearch:
                 await asyncio.gather(following, return_exceptions=True)
 
     def _take(self, arrived: Received) -> bool:
-        """Whether an event follows that cannot be read."""
+        """Search what arrived. Returns whether the next event cannot be read."""
         self._end = arrived.end if self._end is None else self._end
         if arrived.first is not None and not self._has_received and arrived.first > self._reading.behind + 1:
             self._refuse_gap(arrived.first)
@@ -223,7 +223,7 @@ class _TailSearch:
                 self._reading.behind = sequence
 
     async def _judge_silence(self, waited_s: float) -> None:
-        """Nothing comes. Without an end, ask for one; it counts only if it agrees with the silence."""
+        """Nothing arrives. If the end is unknown, request it; the answer counts only if it agrees with the silence."""
         where, behind = self._tails.named(self._target), self._reading.behind
         if self._end is not None:
             raise FeedUnavailable(f"{where}: could not read to its end within {self._tails.timeout_s:g} s")
@@ -248,7 +248,7 @@ class _TailSearch:
             )
 
     def _refuse_gap(self, first: int) -> None:
-        """first: the sequence of the oldest event that is still there."""
+        """first: the sequence of the oldest event that is left."""
         if self._is_binding:
             raise SinkRejected(
                 f"{self._tails.named(self._target)} begins at {first} by now, and what this lease published after"

@@ -1,4 +1,4 @@
-"""One claim's way into a hub's partition: output encoded, published as one, settled; and what goes wrong in a sink's words."""
+"""A claim's writer of a hub's partition: one batch at a time, with the hub's errors translated to those of a sink."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from leasehold.pipeline.publishing_writer import PublishingWriter, events_of, ma
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit
 
 TAIL_S = 5.0
-"""How old the tail may be before a batch is published: as old as a checkpoint may be. The next claim may read all events
-behind it, of all publishers."""
+"""How old the tail may be before a batch is published: as old as a checkpoint may be. The next claim may have to read all events
+after the tail, of all publishers."""
 SMALL_EVENTS = 100
-"""What is encoded at once: going to a thread and back would take longer."""
+"""Up to this many events are encoded without a thread: a thread would take longer."""
 
 
 class HubWriter(PublishingWriter):
@@ -67,8 +67,8 @@ class HubWriter(PublishingWriter):
     async def _publish(self, output: Output, permit: Permit) -> ProducerState:
         if self._producer is None:
             raise SinkRejected(
-                f"lease '{self._claim.partition}' has ended, and nothing more is taken from it; or it was reset and its document"
-                " put back since: then reset it once more"
+                f"lease '{self._claim.partition}' has ended, and nothing more is taken from it; or it was reset, and an older"
+                " document was restored since: then reset it once more"
             )
         if output.table.num_rows <= SMALL_EVENTS:
             bodies = self._bodies(output)
@@ -99,7 +99,7 @@ class HubWriter(PublishingWriter):
             self.state = self._state.encoded()
 
     def _move_tail(self, end: int) -> None:
-        """All that this lease has published is settled now, so none of it is news up to there."""
+        """All that this lease has published is settled now, so nothing up to `end` is new to it."""
         self._state = replace(self._state, tail=max(self._state.tail, end))
 
     async def _verify(self, marker: Marker) -> None:
@@ -123,7 +123,7 @@ class HubWriter(PublishingWriter):
         raise Ambiguous(f"{where} acknowledged the first batch of the claim, and has not stored it")
 
     def parts(self, output: Output) -> int:
-        """How many parts the batch is cut into, by a size of its output that is never too small."""
+        """How many parts the batch is cut into, by an estimate of its output's size that is never too small."""
         link_max = self._bytes_max
         marker = marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows))
         size = size_max(output.table, marker, output.trace)
@@ -149,7 +149,7 @@ class HubWriter(PublishingWriter):
         return bodies_of(events, marker_of(self._claim, self._state.level, output, events.num_rows), output.trace)
 
     async def end(self, permit: Permit) -> None:
-        """The level above all claims closes the group, and no other follows it."""
+        """Close the group at the level above all claims. No other group follows it."""
         if self._producer is None:
             return
         try:
@@ -176,17 +176,17 @@ class Bodies:
         self.payloads = payloads
 
     def begin(self) -> None:
-        """They are published once."""
+        """Nothing to check: the events are published once."""
 
     def keep(self, first: int | None) -> None:
-        """The writer counts by itself."""
+        """The writer counts on its own."""
 
     def drop(self) -> None:
         """Nothing was changed."""
 
 
 def translated(error: PublishError, state: ProducerState | None = None) -> PipelineError:
-    """state: of the writer, where something was sent."""
+    """state: the writer's, if something was sent."""
     if error.reason in ENDS_THE_PRODUCER or error.reason is Reason.CLIENT_CLOSED:
         return Fenced(str(error), state=None if state is None else state.encoded())
     if error.outcome is Outcome.UNKNOWN:

@@ -1,8 +1,8 @@
 """Delta Lake as a format of the sink `files`: rows and positions in one commit of the table's log, exactly once.
 
-`sink` writes through a `committer`, which makes one commit of what several partitions have ready; `table` is what is used of
-deltalake, in a directory or, as `container` has it, in Azure Blob Storage. `upkeep` compacts it, and
-deletes what no commit can name. `record`, `schema`, `staged` and `protocol` are pure.
+`sink` writes through a `committer`, which makes one commit of what several partitions have ready. `table` has what is used of
+deltalake, for a directory or, with `container`, for Azure Blob Storage. `upkeep` compacts a table, and deletes what no commit can
+name. `record`, `schema`, `staged` and `protocol` are pure.
 """
 
 from leasehold.pipeline.connectors.files.delta.container import check_prefix, container_location

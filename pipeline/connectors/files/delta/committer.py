@@ -1,8 +1,8 @@
 """One commit for all partitions of a host that have output at the same time.
 
 Hosts contend for the next version of a table's log, and every version costs each reader a file to read. So a thread that
-commits takes along what other threads have ready: their data files and the numbers of their leases become one entry.
-Each lease is judged for itself, on the snapshot that the commit is based on: one that has moved since, or may not be sent, is
+commits also commits what other threads have ready: their data files and the numbers of their leases become one entry.
+Each lease is judged separately, on the snapshot on which the commit is based: a lease that has moved since, or has no permit, is
 left out. If another host's commit comes first, the table is read again, and all are judged again.
 
 Rows that are merged by key share a commit only if they have the same columns. A merge updates all columns of its source, so rows
@@ -28,28 +28,28 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkRejected
 
 COMMITS_MAX = 30
-"""How often a commit is tried that others came before."""
+"""How often a commit is tried if others come first."""
 _PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
 class Moved(FilesError):
-    """The lease has another number than its owner knows: another owner's, or of another attempt."""
+    """The lease has another number than its owner knows: that of another owner, or of another attempt."""
 
 
 class ColumnsChanged(FilesError):
-    """The table's columns are others than those that the output was made for: make it again."""
+    """The table's columns are no longer those for which the output was made: make it again."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Change:
     """What one lease commits.
 
-    - `before`: the number that the log has for it, None for none. `number`: the one that it gets.
+    - `before`: the number that the log has for the lease, None for none. `number`: the one that the lease gets.
     - `columns`: of the data files; None if there are none.
     - `rows`: to be merged by key.
     - `check`: called right before each attempt. Raises NotTrusted.
     - `was_sent`: whether there was an attempt. From then on, a stored commit may name its data files, whatever the outcome: an
-      answer may be lost, and an owner that finds a later claim cannot see what came before it.
+      answer may be lost, and an owner that finds a later claim cannot see what came before that claim.
     """
 
     app_id: str
@@ -80,7 +80,7 @@ class Committer:
         self._columns: pa.Schema | None = None
 
     def number_of(self, app_id: str) -> int | None:
-        """The newest of a lease; None if it has none."""
+        """The newest number of a lease; None if it has none."""
         with self._using_table:
             return self._table.number_of(app_id) if self._refresh() else None
 
@@ -91,11 +91,11 @@ class Committer:
 
     @property
     def has_table(self) -> bool:
-        """As far as is known."""
+        """Whether there is a table, as far as is known."""
         return self._is_there
 
     def prepare_for(self, output: pa.Schema) -> pa.Schema:
-        """The table's columns, among them the output's. Raises SinkRejected."""
+        """The table's columns, after adding those of the output that it lacks. Raises SinkRejected."""
         columns = self._columns
         if columns is not None and not added(columns, output):
             return columns
@@ -103,8 +103,8 @@ class Committer:
             return self._with_columns(output)
 
     def commit(self, change: Change) -> None:
-        """Raises Moved, whether or not it was stored before; ColumnsChanged, NotTrusted, FilesUnavailable, if surely nothing was
-        stored; SinkRejected, OutputRefused, if the table never takes it; else Ambiguous.
+        """Raises Moved, whether or not the change was stored before; ColumnsChanged, NotTrusted, FilesUnavailable if surely
+        nothing was stored; SinkRejected, OutputRefused if the table never takes the change; else Ambiguous.
         """
         with self._queueing:
             self._waiting.append(change)
@@ -116,12 +116,12 @@ class Committer:
         change.outcome.result()
 
     def use(self, call: Callable[[Table], None]) -> None:
-        """Something else with the newest table, between commits."""
+        """Do something else with the newest table, between commits."""
         with self._using_table:
             self._refresh()
             call(self._table)
 
-    # With the table to itself
+    # While `_using_table` is held
 
     def _refresh(self) -> bool:
         self._is_there = self._is_there or self._table.exists()
@@ -151,7 +151,7 @@ class Committer:
         raise FilesUnavailable("other writers keep changing the table's columns: try again")
 
     def _commit_all(self, group: Sequence[Change]) -> None:
-        """Every change has its outcome afterwards."""
+        """Afterwards, every change has its outcome."""
         try:
             for together in _by_columns(group):
                 try:
@@ -163,7 +163,7 @@ class Committer:
             raise
 
     def _settle(self, group: list[Change]) -> None:
-        """Raises what became of those that have no outcome then."""
+        """Commit a group. Raises the error of all changes that have no outcome then."""
         conflict: Conflicted | None = None
         for attempt in range(COMMITS_MAX):
             _pause(attempt)
@@ -187,14 +187,14 @@ class Committer:
             return
         if self._look_up(group, conflict):
             raise FilesUnavailable(
-                "other writers of the table keep coming first: let fewer hosts write, or larger batches"
+                "other writers of the table keep coming first: let fewer hosts write, or use larger batches"
             )
 
     def _look_up(self, group: Sequence[Change], doubt: Conflicted | FilesUncertain | None) -> list[Change]:
-        """Those that the newest log does not show as done or outranked.
+        """The changes that the newest log does not show as done or outranked.
 
-        doubt: of the attempt before. A conflict needs a look, too: if a service stores an entry and answers with an error, the
-        next try of deltalake meets its own entry. Another commit in its place settles that. Raises Ambiguous.
+        doubt: the error of the attempt before. A conflict needs a look, too: if a service stores an entry and answers with an
+        error, the next try of deltalake meets its own entry. Another commit in its place settles that. Raises Ambiguous.
         """
         try:
             self._refresh()
@@ -266,7 +266,7 @@ class Committer:
 
 
 def _by_columns(group: Sequence[Change]) -> list[list[Change]]:
-    """What may share a commit. Changes without rows, such as claims, join the first one."""
+    """Groups of changes that may share a commit. Changes without rows, such as claims, join the first group."""
     merged: dict[pa.Schema, list[Change]] = {}
     for change in group:
         if change.rows is not None:
@@ -276,7 +276,7 @@ def _by_columns(group: Sequence[Change]) -> list[list[Change]]:
 
 
 def _fail(group: Sequence[Change], error: BaseException) -> None:
-    """Those that have no outcome yet."""
+    """Give the error to those changes that have no outcome yet."""
     for change in group:
         if not change.outcome.done():
             change.outcome.set_exception(error)

@@ -1,9 +1,9 @@
 """A Delta table in a container of Azure Blob Storage: what deltalake's own client needs of the account.
 
 deltalake creates an entry of the log by Put Blob with If-None-Match: *, which the service answers with 409 if there is one.
-Credentials are those of the settings alone. deltalake reads variables such as AZURE_STORAGE_TOKEN too, and prefers some of them
-to the settings: with these, a table is not opened. An identity's token comes from azure-identity, as for all other requests, and
-a table is opened again with each new one.
+Only the credentials of the settings are used. deltalake also reads variables such as AZURE_STORAGE_TOKEN, and prefers some of
+them to the settings: if one of these is set, a table is not opened. An identity's token comes from azure-identity, as for all
+other requests, and a table is opened again with each new one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def container_location(
     read: Callable[[str], bytes | None] = lambda name: None,
     delete: Callable[[str], None] | None = None,
 ) -> Location:
-    """token: that of the account's identity; for an account without a key and a signature. read, delete: `get` and `delete` of a
-    place that is the same container and prefix. Raises ValueError.
+    """token: gets a token of the account's identity, for an account without key and signature. read, delete: `get` and `delete`
+    of a place with the same container and prefix. Raises ValueError.
     """
     check_prefix(prefix)
     folder = f"{container}/{prefix.strip('/')}".rstrip("/")
@@ -63,7 +63,7 @@ def container_location(
 
 
 def check_prefix(prefix: str) -> None:
-    """deltalake looks for the table's last checkpoint elsewhere if other characters are in its address. Raises ValueError."""
+    """deltalake looks for a table's last checkpoint elsewhere if the address has other characters. Raises ValueError."""
     parts = prefix.strip("/").split("/") if prefix.strip("/") else []
     if any(not _PLAIN.fullmatch(part) or part in (".", "..") for part in parts):
         raise ValueError(
@@ -99,7 +99,7 @@ def preferred_variables(account: StorageAccount, environment: Mapping[str, str])
     """What is wrong with the environment, and the next step: deltalake would use these variables instead of the settings.
 
     object_store looks for credentials in this order: all four variables of Fabric, a token, a key, an identity, a signature; with
-    an emulator, for a key first. An option cannot be unset, and deltalake takes those that are missing from the environment.
+    an emulator, for a key first. An option cannot be unset, and deltalake gets missing ones from the environment.
     """
     found = {name.lower(): name for name in environment if name.startswith("AZURE_")}
     if found.keys() >= _OF_FABRIC and not account.is_emulator:

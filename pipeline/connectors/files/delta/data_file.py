@@ -15,7 +15,7 @@ from leasehold.pipeline.staging import StagedPart, Stager
 
 
 def put_file(place: Storage, table: pa.Table, compression: Compression, unique: str) -> Added:
-    """unique: makes the name one that no other writer uses. Raises FilesError."""
+    """unique: text of the name that no other writer uses. Raises FilesError."""
     content = parquet(table, compression)
     name = f"part-{unique}.{compression}.parquet"
     put_again(place, name, content)  # no other writer uses this name: if it exists, it is ours
@@ -24,7 +24,7 @@ def put_file(place: Storage, table: pa.Table, compression: Compression, unique: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaStager(Stager):
-    """One file for each part, where the owner's commit can name it. prefix: of the files' names, as `staged` has it."""
+    """Puts one file for each part to where the owner's commit can name it. prefix: of their names, as `staged` forms it."""
 
     place: Storage
     prefix: str

@@ -1,6 +1,6 @@
 """Which Delta tables the sink writes to: those for which a plain append is correct. Pure.
 
-Files are added as they are, so a table must not ask for more of a writer than its columns: no constraints, no generated columns,
+Files are added as they are, so a table must not require more of a writer than its columns: no constraints, no generated columns,
 no renamed columns, no partitions.
 """
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 from leasehold.pipeline.errors import SinkRejected
 
 WRITER_WITH_FEATURES = 7
-"""From this version of the protocol on, a table lists what it asks of writers. Below, its columns and properties show it."""
+"""From this version of the protocol on, a table lists what it requires of writers. Before, its columns and properties show it."""
 TAKEN = frozenset(
     (
         *("appendOnly", "invariants", "timestampNtz", "deletionVectors", "changeDataFeed"),
         *("v2Checkpoint", "checkConstraints", "generatedColumns", "columnMapping"),
     )
 )
-"""Features that ask nothing of an append, or only of tables whose columns and properties show it. deltalake commits to all."""
+"""Features that require nothing of an append, unless columns or properties show it. deltalake can commit to all of these."""
 _OF_COLUMNS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",
@@ -33,7 +33,7 @@ _RETENTION = "delta.setTransactionRetentionDuration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """What a table asks of its writers."""
+    """What a table requires of its writers."""
 
     writer_version: int
     writer_features: Collection[str]

@@ -6,8 +6,8 @@
 Delta keeps one whole number for each application, and a position is text, so the number names a record. A record is written
 before the commit that names it, under a number that was free, and never changes. It counts once the log has its number.
 
-A table is made by the first batch, since it needs columns. Before, a claim is a record alone. A commit of an owner whose claim
-was outranked by then is still exact, because the later owner's first commit conflicts with it; it only is not refused at once.
+A table is created by the first batch, because it needs columns. Before that, a claim is only a record. If an owner commits after
+its claim was outranked, this is not refused at once, but still exact: the later owner's first commit conflicts with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.sink import Claim, Output
 
 ROOM = "_leasehold/positions"
-"""Delta's VACUUM passes over folders whose names begin with an underscore."""
+"""Delta's VACUUM skips folders whose names begin with an underscore."""
 FORMAT = 1
 DIGITS = 19
 _APP = "leasehold:"
@@ -35,7 +35,7 @@ _WHOLE = ("number", "generation", "epoch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """number: by which the table's log names it. kind: claim, batch or end. position, ended: from this record on."""
+    """number: the one by which the table's log names it. kind: claim, batch or end. position, ended: from this record on."""
 
     number: int
     kind: str
@@ -82,7 +82,7 @@ def name_under(app_id: str, number: int) -> str:
 
 
 def numbers_in(names: Iterable[str]) -> list[int]:
-    """Those of a lease's records, the newest first; other names are ignored."""
+    """The numbers of a lease's records, the newest first; other names are ignored."""
     found = (_NUMBER.fullmatch(name.rpartition("/")[2]) for name in names)
     return sorted((int(each[1]) for each in found if each), reverse=True)
 

@@ -1,7 +1,7 @@
 """Which output a Delta table takes, and as which columns. Pure.
 
-A table's columns never change or go away here. Output may lack columns that may be null, and bring new ones, which are added.
-Values are cast where no value can be lost: to a wider integer, from FLOAT to DOUBLE, to more digits before a decimal point.
+The sink never changes or removes a table's columns. Output may lack columns that may be null, and have new ones, which are added.
+Values are cast if no value can be lost: to a wider integer, from FLOAT to DOUBLE, to more digits before a decimal point.
 
 SinkRejected is about columns: all rows of such output would be refused. OutputRefused is about values: other rows would be taken.
 """
@@ -23,7 +23,7 @@ from leasehold.pipeline.values import checked, converted, refused_rows
 
 TAKER = "a Delta table"
 STATS_COLUMNS_MAX = 32
-"""Delta collects statistics of so many columns by default."""
+"""By default, Delta collects statistics of this many columns."""
 _UTC = pa.timestamp("us", "UTC")
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -37,7 +37,7 @@ _PLAIN = {
 
 
 def type_of(type: pa.DataType, column: str) -> pa.DataType:
-    """The type that a column of Delta has for it, as Arrow writes it. Raises SinkRejected if there is none."""
+    """The Arrow type of Delta's column for values of this type. Raises SinkRejected if there is none."""
     if pa.types.is_dictionary(type):
         return type_of(type.value_type, column)
     if pa.types.is_fixed_size_binary(type):
@@ -77,7 +77,7 @@ def check_output(output: pa.Schema, key: Sequence[str]) -> None:
 
 
 def added(table: pa.Schema, output: pa.Schema) -> list[pa.Field]:
-    """The columns of the output that the table has to get, after it was checked that the others fit. Raises SinkRejected."""
+    """The output's columns that the table lacks. Checks that the others fit. Raises SinkRejected."""
     wanted = columns_of(output)
     cases = {name.casefold(): name for name in table.names}
     new = []
@@ -105,7 +105,7 @@ def added(table: pa.Schema, output: pa.Schema) -> list[pa.Field]:
 
 
 def fitted(output: pa.Table, table: pa.Schema, key: Sequence[str] = ()) -> pa.Table:
-    """The output's rows in the table's types; columns that it lacks stay away. Raises SinkRejected, OutputRefused."""
+    """The output's rows in the table's types; columns that the output lacks are left out. Raises SinkRejected, OutputRefused."""
     output = checked(output, TAKER)
     present = [field for field in table if field.name in output.schema.names]
     columns = []
@@ -122,7 +122,7 @@ def fitted(output: pa.Table, table: pa.Schema, key: Sequence[str] = ()) -> pa.Ta
 
 
 def stats_of(table: pa.Table) -> str:
-    """What Delta's readers skip files by: counts, and the smallest and the largest values of whole numbers, dates and times."""
+    """The statistics by which Delta's readers skip files: counts, and the least and largest whole numbers, dates and times."""
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -145,7 +145,7 @@ def rows_only(rows: int) -> str:
 
 def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
     """The last row for each key. The keys hold no NULL, and their types can be compared (`check_key`)."""
-    names = [f"key{number}" for number in range(len(key))]  # whatever the table's columns are called
+    names = [f"key{number}" for number in range(len(key))]  # no column of the table can clash with these
     numbers = pa.array(range(table.num_rows), pa.int64())
     rows = pa.table([*(table[name] for name in key), numbers], names=[*names, "row"])
     last = rows.group_by(names).aggregate([("row", "max")])["row_max"]

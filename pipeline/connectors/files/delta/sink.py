@@ -2,7 +2,7 @@
 
 A lease is an application of the table's log, whose number names the record of its position (`record`). A claim takes the next
 number, and so does every batch; a commit whose lease has another number by then conflicts. So a later claim shuts out every
-earlier writer, rows and position move in one step, and a data file that no commit names is seen by no reader.
+earlier writer, rows and position move in one step, and no reader sees a data file that no commit names.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from leasehold.pipeline.staging import NotStaged, Stager
 
 T = TypeVar("T")
 THREADS = 32
-"""So many partitions of a host can share a commit."""
+"""How many partitions of a host can share a commit."""
 TRIES_MAX = 20
 KEPT = 64
-"""Old records are deleted whenever a lease has so many more."""
+"""Old records of a lease are deleted each time that its number is a multiple of this."""
 _STATE = re.compile(r"(\d{1,18}):(\d{1,19})")
 
 
@@ -125,8 +125,8 @@ class DeltaSink(PlaceSink):
                 return record_in(content, name), number
             if self._committer.number_of(app_id) == number:
                 raise FilesDamaged(
-                    f"'{self._place.locate(name)}' is missing, which has the position of partition '{partition}' of pipeline"
-                    f" '{pipeline}': restore `{records.ROOM}` from a backup of the same time as the table"
+                    f"'{self._place.locate(name)}', with the position of partition '{partition}' of pipeline '{pipeline}', is"
+                    f" missing: restore `{records.ROOM}` from a backup of the same time as the table"
                 )
         raise FilesUnavailable(f"partition '{partition}' of pipeline '{pipeline}' keeps moving: try again")
 
@@ -141,7 +141,7 @@ class DeltaSink(PlaceSink):
         return None
 
     def _put_record(self, record: CommitRecord) -> CommitRecord:
-        """Under the first free number from its own on."""
+        """Put a record under the first free number from its own on."""
         while not put_again(
             self._place, name_of(record.pipeline, record.partition, record.number), records.encoded(record)
         ):
@@ -183,14 +183,14 @@ class DeltaSink(PlaceSink):
         """Raises as `write_output` does."""
         self._check_first(held)
         if not self._committer.check_table():
-            return HeldLease(records.ended(held.record), None)  # there is no output, and no table to keep it in
+            return HeldLease(records.ended(held.record), None)  # there is no output, and no table to hold the end
         record = self._put_record(records.ended(held.record))
         change = Change(app_id=record.app_id, before=held.number, number=record.number, check=check)
         self._send(change, held, [])
         return HeldLease(record, record.number)
 
     def _make(self, output: Output, columns: pa.Schema) -> Change:
-        """What the output is committed as, of no lease yet."""
+        """The change that commits the output, without a lease yet."""
         files: list[Added] = []
         rows = None
         if output.staged:
@@ -214,7 +214,7 @@ class DeltaSink(PlaceSink):
         )
 
     def _send(self, change: Change, held: HeldLease, files: Sequence[str]) -> None:
-        """files: to be deleted again if no commit that names them was sent. A vacuum deletes those of other attempts."""
+        """Commit. files: deleted again if no commit that names them was sent. A vacuum deletes those of other attempts."""
         try:
             self._committer.commit(change)
         except (Moved, ColumnsChanged, NotTrusted, FilesUnavailable) as error:
@@ -246,7 +246,7 @@ class DeltaSink(PlaceSink):
                     self._place.delete(name_of(record.pipeline, record.partition, number))
 
     def stager(self, held: HeldLease, start: str | None, columns: pa.Schema) -> DeltaStager | None:
-        """None for rows that are merged: they come through the host."""
+        """None if rows are merged: they go through the host."""
         if self._key or (place := self._place.for_executors(LOG)) is None:
             return None
         return DeltaStager(
@@ -261,7 +261,7 @@ class DeltaSink(PlaceSink):
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """What a writer has of its lease. number: the record's in the log; None before the lease's first commit."""
+    """What a writer knows of its lease. number: the record's in the log; None before the lease's first commit."""
 
     record: CommitRecord
     number: int | None

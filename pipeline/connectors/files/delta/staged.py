@@ -20,24 +20,24 @@ from typing import NamedTuple
 from leasehold.pipeline.connectors.files.sink.entry import EPOCH_DIGITS
 
 STEM = rf"[0-9a-f]{{16}}-\d{{{EPOCH_DIGITS}}}-[0-9a-f]{{16}}-[0-9a-f]{{32}}"
-"""What a name has between `part-` and the compression, as a pattern."""
+"""The pattern of what a name has between `part-` and the compression."""
 _STAGED = re.compile(rf"part-(?={STEM}\.)(?P<lease>\w+)-(?P<epoch>\d+)-\w+-\w+\.\w+\.parquet")
 
 
 class Staging(NamedTuple):
-    """Lease and epoch of a staged file, by its name. lease: as `lease_of` has it."""
+    """Lease and epoch of a staged file, by its name. lease: as `lease_of` returns it."""
 
     lease: str
     epoch: int
 
 
 def lease_of(app_id: str) -> str:
-    """A lease, as names have it."""
+    """A lease, as it is written in names."""
     return _digest(app_id)
 
 
 def prefix_of(app_id: str, epoch: int, start: str | None) -> str:
-    """What the names of one batch's files have behind `part-`. start: where the batch begins."""
+    """What the names of one batch's files have after `part-`. start: where the batch begins."""
     return f"{lease_of(app_id)}-{epoch:0{EPOCH_DIGITS}d}-{_digest(repr(start))}"
 
 
@@ -48,7 +48,7 @@ def staging_of(name: str) -> Staging | None:
 
 
 def outranked(names: Iterable[str], epochs: Mapping[str, int]) -> list[str]:
-    """Staged files of a lower epoch than the log has for their lease. names: files that the log neither has nor has removed.
+    """Staged files of a lower epoch than the log has for their lease. names: files that the log neither names nor has removed.
 
     epochs: lease -> its epoch, as of the same version of the table or an earlier one.
     """

@@ -1,8 +1,8 @@
-"""A Delta table, as the sink needs it; the one file with deltalake in it.
+"""A Delta table, as the sink needs it; the only module that uses deltalake.
 
 deltalake (delta-rs) reads the log, commits, writes checkpoints, merges and compacts. By default it rebases a commit over
-others that came first, and refuses that only if one of them names the same application. On a snapshot that has such a commit
-already, it takes any number, also the same again. So the caller compares the numbers of a snapshot, and the commit that is based
+others that came first, and refuses that only if one of them names the same application. On a snapshot that already has such a
+commit, it accepts any number, even the same again. So the caller compares the numbers of a snapshot, and a commit that is based
 on it is never rebased: it is a compare-and-swap of the table's version. The tests of this module show all that.
 """
 
@@ -42,12 +42,12 @@ from leasehold.pipeline.limits import JSON_LEVELS_MAX
 T = TypeVar("T")
 LOG = "_delta_log"
 FOLLOWED_MAX = 20
-"""After more new entries than these, the sink gets numbers from deltalake again."""
+"""After more new entries than this, the sink gets numbers from deltalake again."""
 TRIES_OF_LIBRARY = 0
-"""Before each try the sink reads the table again, compares the numbers, and asks each owner for its permit."""
+"""deltalake must not retry: before each try, the sink reads the table again, compares the numbers, and checks each permit."""
 UNNAMED_HOURS = 24
 """How long a vacuum keeps files that the log does not name, also if the table's retention is shorter: a commit that is under way
-may name them. No commit takes so long."""
+may name them. No commit takes that long."""
 _EMULATOR = "AZURITE_BLOB_STORAGE_URL"
 _opening_emulated = threading.Lock()
 _COLORS = re.compile(r"\x1b\[\d*m|\u21b3")
@@ -71,9 +71,9 @@ class Location:
     """uri: as deltalake takes it. address: for people. folder: of a table in a directory; None elsewhere.
 
     - `options`: those of its object store. Whenever they change, the table is opened again, because tokens expire.
-    - `emulator`: the address of a storage emulator, which deltalake takes from the environment alone.
-    - `read`: the content of a file below; None if there is none, or if it cannot be read by name.
-    - `delete`: a file below; nothing if there is none. Without it, a vacuum leaves files of failed attempts.
+    - `emulator`: the address of a storage emulator, which deltalake takes only from the environment.
+    - `read`: returns the content of a file of the table; None if there is none, or if it cannot be read by name.
+    - `delete`: deletes a file of the table, if it exists. Without it, a vacuum leaves files of failed attempts.
     - `explain`: makes an error of what failed and of deltalake's message, from which addresses' queries are removed.
     """
 
@@ -105,7 +105,7 @@ def location_of(directory: str | os.PathLike[str]) -> Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """A data file that a commit adds. stats: JSON, as Delta's log has it."""
+    """A data file that a commit adds. stats: JSON, as in Delta's log."""
 
     name: str
     bytes: int
@@ -114,8 +114,8 @@ class Added:
 
 class Conflicted(FilesError):
     """The log has another entry in the place of this commit's: another writer's, or this one's own, if deltalake tried again
-    after an answer was lost. version: on which the commit was based. If the table is still at that version, the storage has
-    refused the entry for another reason.
+    after an answer was lost. version: the one on which the commit was based. If the table is still at that version, the
+    storage has refused the entry for another reason.
     """
 
     def __init__(self, message: str, *, version: int) -> None:
@@ -124,7 +124,7 @@ class Conflicted(FilesError):
 
 
 class MergeRefused(FilesUncertain):
-    """deltalake cannot merge these rows, and a retry cannot help. It fails before the commit, or in a step behind it: the log
+    """deltalake cannot merge these rows, and a retry cannot help. It fails before the commit, or in a step after it: the log
     shows which. kind: OutputRefused if values are to blame, SinkRejected if the columns are.
     """
 
@@ -134,7 +134,7 @@ class MergeRefused(FilesUncertain):
 
 
 class Table:
-    """A table at a moment; `refresh` moves it to the newest. Calls block, and must not overlap.
+    """A table at one version; `refresh` moves it to the newest. Calls block, and must not overlap.
 
     They raise FilesUnavailable, and SinkRejected for a table that the sink does not write to.
     """
@@ -146,7 +146,7 @@ class Table:
         self._options: dict[str, str] = {}
         self._checked: tuple[Any, ...] = ()
         self._unsynced: int | None = None
-        """The first entry of the log that may not outlive a loss of power."""
+        """The first entry of the log that might not survive a loss of power."""
         self._numbers: dict[str, int | None] = {}
         self._numbered = 0
         """The version of the table at which `_numbers` hold."""
@@ -163,7 +163,7 @@ class Table:
 
     @property
     def settles_at_once(self) -> bool:
-        """Whether nothing of a commit can be stored once the call has ended, as on a request's way to a service."""
+        """Whether a commit cannot be stored after its call has ended, unlike one whose request is on its way to a service."""
         return self._at.folder is not None
 
     def exists(self) -> bool:
@@ -178,7 +178,7 @@ class Table:
         return self._reading("looking for it", is_opened)
 
     def create(self, columns: pa.Schema) -> None:
-        """A table with these columns, unless there is one. deltalake makes none without columns."""
+        """Create a table with these columns, unless one exists. deltalake creates none without columns."""
 
         def made() -> None:
             options = dict(self._at.options())
@@ -203,7 +203,7 @@ class Table:
         self._check()
 
     def number_of(self, app_id: str) -> int | None:
-        """By which the log has an application's record; None if it has none.
+        """The number that the log has for an application; None if it has none.
 
         For each application, deltalake reads all entries since the last checkpoint. So the sink gets a number from it once, and
         then reads new entries only.
@@ -215,7 +215,7 @@ class Table:
         return self._numbers[app_id]
 
     def add_columns(self, columns: Sequence[pa.Field]) -> None:
-        """Raises Conflicted: another writer changed the table meanwhile."""
+        """Raises Conflicted if another writer changed the table meanwhile."""
         fields = Schema.from_arrow(pa.schema(columns)).fields
         self._committing(
             f"adding the column '{columns[0].name}'",
@@ -225,7 +225,7 @@ class Table:
         )
 
     def commit(self, added: Sequence[Added], numbers: Mapping[str, int]) -> None:
-        """Add the files and move the applications to their numbers, in one step, unless one of these moved since the moment.
+        """Add the files and move the applications to their numbers, in one step, unless the table has moved since `refresh`.
 
         Raises Conflicted, FilesUncertain.
         """
@@ -265,13 +265,13 @@ class Table:
             raise
 
     def compact(self, target_bytes: int | None = None) -> Mapping[str, Any]:
-        """Write small files together. Returns deltalake's figures. Raises Conflicted, FilesUncertain."""
+        """Rewrite small files as larger ones. Returns deltalake's figures. Raises Conflicted, FilesUncertain."""
         return self._committing("compacting", lambda: self._now.optimize.compact(target_size=target_bytes))
 
     def unnamed(self) -> list[str]:
-        """Files below, of any age and origin, that are neither in the table nor removed from it.
+        """Files in the table's folders, of any age and origin, that are neither in the table nor removed from it.
 
-        The log remembers removed files for the table's retention, if not for longer.
+        The log remembers removed files for at least the table's retention.
         """
 
         def found() -> list[str]:
@@ -283,14 +283,14 @@ class Table:
         return self._reading("listing its files", found)
 
     def vacuum(self, *, retention_hours: int | None, dry_run: bool, more: Collection[str] = ()) -> list[str]:
-        """Delete files that no commit within the retention names, those of failed attempts too. Returns their names.
+        """Delete files that no commit within the retention names, also those of failed attempts. Returns their names.
 
         The retention is for readers of older versions. Files that the log has never named are kept for UNNAMED_HOURS at least.
 
         more: names of files to delete whatever their age. They are in the table's own folder.
 
-        A full vacuum of deltalake deletes every file below that the log does not name, also those of another table in a folder
-        below. So it only lists them, and those of failed attempts are known by their names.
+        A full vacuum of deltalake deletes every file below the table's folder that the log does not name, also those of another
+        table in a subfolder. So it is only used to list them, and files of failed attempts are recognized by their names.
         """
 
         def vacuumed() -> list[str]:
@@ -385,14 +385,14 @@ class Table:
             raise SinkRejected(f"the Delta table {self._at.address} cannot be written to: {_in_line(error)}") from error
         except (DeltaError, OSError) as error:
             self._note_unsynced(before + 1)
-            what = f"the Delta table {self._at.address}, {doing}: it may or may not be done"
+            what = f"the Delta table {self._at.address}, {doing}: it may or may not have been done"
             raise FilesUncertain(str(self._at.explain(what, _in_line(error)))) from error
         self._note_unsynced(before + 1)
         try:
             self._sync()
         except OSError as error:
             raise FilesUncertain(
-                f"the Delta table {self._at.address}, {doing}: it is done, but may not outlive a loss of power"
+                f"the Delta table {self._at.address}, {doing}: it is done, but might not survive a loss of power"
                 f" ({_in_line(error)}): look into the system's log"
             ) from error
         return result
@@ -401,9 +401,9 @@ class Table:
         self._unsynced = first if self._unsynced is None else min(first, self._unsynced)
 
     def _sync(self) -> None:
-        """Entries of a directory's log outlive a loss of power, as the files do that they name. deltalake leaves that out.
+        """Make the entries of a directory's log survive a loss of power, like the files that they name. deltalake does not.
 
-        What could not be synced is synced before the table is used again. Raises OSError.
+        What cannot be synced now is synced before the table is used again. Raises OSError.
         """
         if self._at.folder is None or self._unsynced is None:
             return
@@ -428,7 +428,7 @@ def _numbers_in(entry: bytes) -> dict[str, int]:
 
 
 def _refusal_of(error: DeltaError) -> type[SinkRejected] | None:
-    """None for an error that a retry may not meet."""
+    """None for an error that a retry might not meet."""
     text = str(error)
     if _OF_STORE.search(text):
         return None
@@ -443,7 +443,7 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def _reaching(emulator: str | None) -> Iterator[None]:
-    """A table opened meanwhile is that emulator's."""
+    """A table that is opened within belongs to this emulator."""
     if emulator is None:
         yield
         return
@@ -454,6 +454,6 @@ def _reaching(emulator: str | None) -> Iterator[None]:
 
 
 def _in_line(error: Exception) -> str:
-    """Without the queries of addresses, which may hold signatures, and without the library's stack."""
+    """An error in one line, without the queries of addresses, which may hold signatures, and without the library's stack."""
     text = _QUERY.sub(r"\1", " ".join(_COLORS.sub(" ", _STACK.sub("", str(error))).split()))
     return text[:600] or type(error).__name__

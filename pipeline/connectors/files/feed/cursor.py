@@ -1,4 +1,4 @@
-"""The place in a file up to which it was read, and the position behind each record of a page. Pure."""
+"""The place in a file up to which it was read, and the position after each record of a page. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FileStatus:
         return self.mtime_ns // 1000
 
     def is_continued_by(self, other: FileStatus) -> bool:
-        """Whether nothing happened since but, it seems, appending. The same size under another mtime is an edit in place."""
+        """Whether it seems that the file has only grown since. The same size with another mtime is an edit in place."""
         return self.file == other.file and (self == other or self.size < other.size)
 
 
@@ -42,7 +42,7 @@ class PassedBytes:
     overlap: bytes = b""
     """The last of them. Every read verifies them once more."""
     planned: Fingerprint | None = None
-    """The fingerprint of those behind the begin of a range, while ranges are planned."""
+    """The fingerprint of the bytes after the beginning of a range, while ranges are planned."""
 
     def extended(self, data: bytes) -> PassedBytes:
         return PassedBytes(
@@ -56,7 +56,7 @@ class PassedBytes:
 class Cursor:
     """The position of reading in a file.
 
-    - `offset`, `record`, `line`: of what comes next.
+    - `offset`, `record`, `line`: of what is read next.
     """
 
     seen: FileStatus
@@ -68,13 +68,13 @@ class Cursor:
     passed: PassedBytes = field(default_factory=PassedBytes)
     header: str = ""
     position: FilePosition | None = None
-    """Behind the last record, None if there was none; blank lines may lie between it and `offset`."""
+    """The position after the last record, None if there was none. Blank lines may follow before `offset`."""
     window: int = WINDOW_BYTES
     """How many bytes to read next."""
 
     @property
     def is_unterminated(self) -> bool:
-        """Whether the line end of a record that was taken without it is still to come."""
+        """Whether the last record was taken without its line end, and that has not followed yet."""
         return self.position is not None and self.position.unterminated and self.position.offset == self.offset
 
     @property
@@ -83,7 +83,7 @@ class Cursor:
         return self.position.encode()
 
     def moved(self, data: bytes, lines: int) -> Cursor:
-        """Behind `data`, which follows it."""
+        """The cursor after `data`, which follows this one."""
         return replace(
             self,
             offset=self.offset + len(data),
@@ -97,8 +97,8 @@ class Trail:
     """Computes the position after any record of a page on request.
 
     before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
-    reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
-    bytes is fingerprinted once for that, however many batches it becomes.
+    reached: after how many records the last position was, and its cursor. A page is cut from front to back, so each of its bytes
+    is fingerprinted only once, however many batches the page becomes.
     """
 
     before: Cursor
@@ -111,7 +111,7 @@ class Trail:
         return self._moved(0, self.before, count)
 
     def _moved(self, done: int, since: Cursor, count: int) -> Cursor:
-        """From behind `done` records to behind `count`."""
+        """The cursor after `count` records. since: the one after `done` records."""
         start, lines_before = (int(self.ends[done - 1]), int(self.lines_behind[done - 1])) if done else (0, 0)
         end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
         is_unterminated = end > len(self.data)

@@ -10,11 +10,11 @@ from leasehold.pipeline.connectors.files.feed.records import Content, Offsets
 from leasehold.pipeline.event import EVENT_SCHEMA
 
 ROW_BYTES = 128
-"""At most what an event takes in memory beside its key, its body and two times its partition's name."""
+"""The most bytes that an event takes in memory, in addition to its key, its body, and its partition's name twice."""
 
 
 def event_table(partition: str, content: Content, sequence: int, lines: Offsets, written_us: int) -> pa.Table:
-    """EVENT_SCHEMA. sequence: of the first record. lines: on which each begins. written_us: the file's mtime."""
+    """EVENT_SCHEMA. sequence: of the first record. lines: those on which records begin. written_us: the file's mtime."""
     count = len(content.bodies)
     numbers = pc.cast(pa.array(lines), pa.string())
     columns = [

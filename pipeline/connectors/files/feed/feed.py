@@ -2,18 +2,18 @@
 
     FilesChangeFeed("inbox/**/*.csv", key="account")
 
-Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
+Files may grow at their end, and new files may appear. What was read must not change: a file that was truncated, edited before
 the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
-behind that place is allowed, which is how a malformed record is corrected. While a file grows, only the last bytes that were read
+after that place is allowed: this is how a malformed record is corrected. While a file grows, only the last bytes that were read
 are verified again. All of them are verified whenever a partition is opened, and when the file was changed without growing.
 
-Executors may read what waits: the host fingerprints it and finds where records end, and leaves their content to them. A range
-ends before a malformed record, if that shows where records are cut. JSON is parsed by the executors alone: they refuse a range
-with a malformed record, and the host reads it.
+Executors may read what waits: the host fingerprints it, finds where records end, and leaves their content to the executors. A
+range ends before a malformed record, if cutting the records shows it. Only the executors parse JSON: they refuse a range with a
+malformed record, and the host reads that range.
 
 An event's body is the record as a JSON object (the line itself in JSON lines). Its sequence is the number of the record in the
 file, from 0, and its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
-modification when it is read: the source took it at that time at the latest, which no clock of ours could say.
+modification when it is read: the source had the record at that time at the latest, which no clock of ours could show.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class FilesChangeFeed(ChangeFeed):
         return self._passed_over
 
     async def _list(self) -> None:
-        """Files in a directory that is closed for now are not gone."""
+        """Note the files that match. Files in a directory that cannot be listed now still count."""
         found = await self._run(self._pattern.list_files)
         hidden = {
             name: path
@@ -133,7 +133,7 @@ class FilesChangeFeed(ChangeFeed):
             self._paths = dict(sorted(self._paths.items()))
 
     async def start_of(self, partition: str, start: Start) -> str | None:
-        """Records have no times of their own: a file that was last modified before a time starts at its end, others whole."""
+        """Records have no times: a file that was last modified before the time starts at its end, others at their beginning."""
         if start == "earliest":
             return None
         if start == "latest":
@@ -157,7 +157,7 @@ class FilesChangeFeed(ChangeFeed):
                 await self._wait_for_change(reader, step)
 
     async def _wait_for_change(self, reader: FileReader, step: ReadStep) -> None:
-        """Waits until the file changes. Reports an unfinished record, unless it is finished at the next look."""
+        """Wait until the file changes. Report an unfinished record, unless it is finished at the next look."""
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:
             if step.held and not is_first:
@@ -166,7 +166,7 @@ class FilesChangeFeed(ChangeFeed):
             await self._sleep(self._poll_interval_s)
 
     def _report_held(self, partition: str, offset: int, held: str) -> None:
-        """Once for each record, however often it is read."""
+        """Report a record once, however often it is read."""
         if self._reported.get(partition) != offset:
             self._reported[partition] = offset
             _log.warning("%s", held)
@@ -174,10 +174,10 @@ class FilesChangeFeed(ChangeFeed):
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
-        """Reads the planned bytes once. Those before are verified too, unless they were planned before."""
+        """Read the planned bytes once. Earlier bytes are verified too, unless an earlier call planned them."""
         reader, position = await self._reader_of(partition), _decoded(continuation)
         if (await self._run(reader.count_ahead, position)).records < range_events:
-            return []  # the host is faster, and would only read everything before once more
+            return []  # the host is faster, and planning would read everything before once more
         cursor = await self._cursor_from(self._planned.pop(partition, None), reader, position)
         ranges: list[EventRange] = []
         start = continuation
@@ -192,7 +192,7 @@ class FilesChangeFeed(ChangeFeed):
         return ranges
 
     async def _skip(self, reader: FileReader, cursor: Cursor, records_max: int) -> tuple[Cursor, int]:
-        """Behind the next whole records, and how many these are."""
+        """The cursor after the next whole records, and how many these are."""
         behind, passed = cursor, 0
         while passed < records_max:
             step = await self._run(reader.skip, cursor, records_max - passed)
@@ -209,7 +209,7 @@ class FilesChangeFeed(ChangeFeed):
         return FilesRanges(str(self._pattern.directory), self._records, reading)
 
     async def probe(self) -> None:
-        """Looks into the first files, as far as their headers. Raises FeedError."""
+        """Check the first files, up to their headers. Raises FeedError."""
         if not self._paths:
             await self.partitions()
         if self._passed_over:
@@ -237,7 +237,7 @@ class FilesChangeFeed(ChangeFeed):
             )
 
     def _compare_header(self, reader: FileReader, cursor: Cursor) -> None:
-        """Reported once for each file."""
+        """Report once for each file what its header lacks."""
         if self._format != "csv" or cursor.opening is None or reader.partition in self._compared:
             return
         self._compared.add(reader.partition)
@@ -255,7 +255,7 @@ class FilesChangeFeed(ChangeFeed):
             )
 
     async def latest(self, partition: str) -> str | None:
-        """Reads what has come since it was last asked; a malformed record ends what can be read."""
+        """Read what was added since the last call, up to a malformed record if there is one."""
         reader = await self._reader_of(partition)
         cursor = self._ends.get(partition) or await self._cursor(reader, None)
         with suppress(MalformedRecord):
@@ -268,7 +268,7 @@ class FilesChangeFeed(ChangeFeed):
         return cursor.position.encode() if cursor.position else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Exact up to about 16 MiB behind; estimated for more. Raises PositionLost if the file is shorter than that."""
+        """Exact for up to about 16 MiB, estimated for more. Raises PositionLost if the file ends before the position."""
         ahead = await self._ahead(partition, continuation)
         return ahead.records + (ahead.held is not None)
 
@@ -276,8 +276,8 @@ class FilesChangeFeed(ChangeFeed):
         return (await self._ahead(partition, continuation)).held
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
-        """The file's time of modification, as an event has it that is read now. What was appended since does not make it younger,
-        because callers keep the first answer."""
+        """The file's time of modification, which an event has if it is read now. Later appends do not make it younger, because
+        callers keep the first answer."""
         reader = await self._reader_of(partition)
         ahead = await self._run(reader.count_ahead, _decoded(continuation))
         if not ahead.records and ahead.held is None:
@@ -289,7 +289,7 @@ class FilesChangeFeed(ChangeFeed):
         return compare(a, b)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False)  # a step in hand is short, and holds nothing
+        self._threads.shutdown(wait=False)  # a step under way is short, and holds nothing
 
     async def _ahead(self, partition: str, continuation: str | None) -> Ahead:
         reader = await self._reader_of(partition)
@@ -311,7 +311,7 @@ class FilesChangeFeed(ChangeFeed):
         return cursor
 
     async def _reader_of(self, partition: str) -> FileReader:
-        """The path comes from the pattern alone: a partition's name is never taken for one."""
+        """The path comes only from the pattern: a partition's name is never used as a path."""
         if partition not in self._paths:
             await self._list()
         if partition not in self._paths:
@@ -330,7 +330,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _planning(cursor: Cursor) -> Cursor:
-    """At the begin of a range."""
+    """The cursor at the beginning of a range."""
     return replace(cursor, passed=replace(cursor.passed, planned=Fingerprint()))
 
 

@@ -2,10 +2,10 @@
 
 The pattern is a glob: `*`, `?` and `[...]` within one name, `**` for any number of directories. A partition is named by the
 file's path below the pattern's fixed directory, so that equal names in several sub-directories stay apart. Names that
-begin with a dot match only if the pattern has the dot. Links to directories are followed in the fixed directory alone, where
+begin with a dot match only if the pattern has the dot. Links to directories are followed only in the fixed directory, in which
 the search for rings follows them too: `**` leaves them out, and other segments pass over them with a warning.
 
-Python's glob is not used: it takes a directory that may not be read for an empty one, and its files for gone.
+Python's glob is not used: it treats a directory that cannot be read as an empty one, so its files would seem to be gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME_BYTES_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """directory: absolute, nothing in it is a wildcard. segments: what names below it have to match, one by one."""
+    """directory: absolute, without wildcards. segments: the pattern of each name in a path below it."""
 
     directory: Path
     segments: tuple[str, ...]
@@ -48,11 +48,11 @@ class Pattern:
         return str(self.directory.joinpath(*self.segments))
 
     def files(self) -> dict[str, Path]:
-        """As `list_files`, the files alone."""
+        """Only the files of `list_files`."""
         return self.list_files().files
 
     def list_files(self) -> FilesFound:
-        """What matches. Raises FeedUnavailable, if the fixed directory cannot be listed."""
+        """All that matches. Raises FeedUnavailable if the fixed directory cannot be listed."""
         try:
             entries = _entries(self.directory)
         except OSError as error:
@@ -68,14 +68,14 @@ class Pattern:
 
 
 PASSED_OVER_MAX = 100
-"""How many entries are named that cannot be used."""
+"""How many of the entries that cannot be used are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesFound:
-    """files: by partition, in name order. Regular files alone, because nothing else can be read twice.
+    """files: by partition, in name order. Only regular files, because nothing else can be read twice.
 
-    passed_over: entries that match and cannot be used, with the reason. closed: the directories among them.
+    passed_over: entries that match and cannot be used, with the reason. closed: the directories that cannot be listed.
     """
 
     files: dict[str, Path]
@@ -84,7 +84,7 @@ class FilesFound:
 
 
 class _FileSearch:
-    """One look for files. An entry that cannot be used is noted, and the others are found."""
+    """One search for files. An entry that cannot be used is noted, and the others are found."""
 
     def __init__(self, directory: Path) -> None:
         self.files: dict[str, Path] = {}
@@ -140,7 +140,7 @@ class _FileSearch:
             self._pass_over(entry.path, "it is not a regular file, and could not be read again: move it away")
 
     def _name(self, entry: os.DirEntry[str], kind: str) -> str | None:
-        """None, with a note, if it can be no part of the name of a partition."""
+        """The entry's path below the directory. None, with a note, if it cannot be in a partition's name."""
         name = Path(entry.path).relative_to(self._directory).as_posix()
         try:
             size = len(name.encode())
@@ -184,5 +184,5 @@ def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
 
 @cache
 def _warn_once(path: str, why: str) -> None:
-    """Files are listed again and again."""
+    """Warn only once, because files are listed again and again."""
     _log.warning("'%s' is passed over: %s", path, why)

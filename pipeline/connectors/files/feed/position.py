@@ -1,6 +1,6 @@
 """The position in a file: how far it was read, and what proves that it is still the same file.
 
-A continuation is one line of JSON. What counts in it is the fingerprint of every byte that was read. A file that was copied
+A continuation is one line of JSON. What counts in it is the fingerprint of all bytes that were read. A file that was copied
 elsewhere or restored from a backup with equal contents continues from its old position, because nothing can be skipped or
 repeated there. Device and inode (`file`) prove nothing, as a volume has another device number on every host that mounts
 it; they only show whether a changed file was replaced or edited.
@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 class Fingerprint:
-    """SHA-256 of a file's beginning. It grows by making a new one, so that an old position keeps its own."""
+    """SHA-256 of a file's beginning. `extended` makes a new one, so an old position keeps its own."""
 
     __slots__ = ("_hash",)
 
@@ -44,7 +44,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePosition:
-    """Behind a record."""
+    """The position after a record."""
 
     offset: int
     """Bytes before it."""
@@ -87,7 +87,7 @@ def decode(continuation: str) -> FilePosition:
 
 
 def compare(a: str | None, b: str | None) -> int:
-    """By records: a last record that was taken without its line end is not further behind once the line end is there."""
+    """Compare by records: if a last record was taken without its line end, that moves no position forward later."""
     return _records(a) - _records(b)
 
 

@@ -1,8 +1,8 @@
 """Reads one file forward, one bounded step at a time.
 
-Everything here blocks and computes: it runs on the feed's threads. Between two steps nothing is held but a `Cursor`, which is
-a value. Every step opens the file again by its name, so changes are seen: it grew, it was edited, another
-file has taken its place. What may be another file is verified from its first byte before it is read on.
+Everything here blocks or computes, so it runs on the feed's threads. Between two steps, only a `Cursor` is held, a value. Every
+step opens the file again by its name, so it sees changes: the file grew, was edited, or was replaced by another. A file that may
+be another one is verified from its first byte before it is read further.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LASTING = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
     *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EBADMSG),
 )
-"""A person has to put something right, as far as is known."""
+"""Errors that last until a person corrects something, as far as is known."""
 OPENING_BYTES = 8
 """In addition to the header: a byte order mark, and the octet that shows that the header is too large."""
 WITHIN_QUOTES = "the file ends within quotes"
@@ -51,9 +51,9 @@ WITHIN_QUOTES = "the file ends within quotes"
 
 @dataclass(frozen=True, slots=True)
 class ReadStep:
-    """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
+    """then: read on; wait until the file changes; or verify that it is still the file of `cursor.position`.
 
-    held: the unfinished record at the end of the file, as a message. passed: the records that were passed without a page.
+    held: the unfinished record at the end of the file, as a message. passed: how many records were passed without a page.
     """
 
     cursor: Cursor
@@ -79,10 +79,10 @@ LIMIT_MAX = 64 * 1024 * 1024
 class Reading:
     """How files are read. Raises ValueError for limits that cannot work.
 
-    - `accepts_unterminated`: a last record without a line end is accepted when the file ends (continued later, it costs the
-      position). Otherwise it is held back until it has one, and reported.
-    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless it is in doubt where it
-      ends (a stray quote, a record too large).
+    - `accepts_unterminated`: a last record without a line end is accepted when the file ends (if it is continued later, the
+      position is lost). Otherwise it is held back until it has one, and reported.
+    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless its end is in doubt (a
+      stray quote, a record too large).
     - `record_bytes_max`: a larger record (with its line end) is malformed.
     """
 
@@ -112,7 +112,7 @@ class FileReader:
             return seen
 
     def begin(self, position: FilePosition | None) -> Cursor:
-        """At the file's beginning; or behind what precedes the first record, for `verify` up to `position`."""
+        """The cursor at the file's beginning; or after what precedes the first record, to `verify` up to `position`."""
         with self._file() as (file, seen):
             if position is None:
                 return Cursor(seen=seen)
@@ -126,7 +126,7 @@ class FileReader:
         return cursor
 
     def verify(self, cursor: Cursor, position: FilePosition) -> Cursor:
-        """Further on the way to `position`, by VERIFY_BYTES at most; once there, the file is the one that was read."""
+        """Move the cursor towards `position`, by at most VERIFY_BYTES. Once there, the file is the one that was read."""
         with self._file() as (file, _):
             data = os.pread(file, min(VERIFY_BYTES, max(0, position.offset - cursor.offset)), cursor.offset)
         cursor = cursor.moved(data, 0)
@@ -138,12 +138,12 @@ class FileReader:
         return replace(cursor, record=position.record, line=position.line, position=position)
 
     def step(self, cursor: Cursor) -> ReadStep:
-        """Raises MalformedRecord once nothing precedes it, FeedUnavailable, PositionLost."""
+        """Read the next page. Raises MalformedRecord once nothing precedes the record, FeedUnavailable, PositionLost."""
         return self._next(cursor, self._read)
 
     def skip(self, cursor: Cursor, records_max: int) -> ReadStep:
-        """As `step`, past at most so many records, without their content. Nothing is skipped before a malformed record, as
-        far as it shows where records are cut, or before one without a line end: `then` is "wait"."""
+        """As `step`, past at most `records_max` records, without their content. At a malformed record, if cutting records shows
+        it, and at one without a line end, nothing is skipped, and `then` is "wait"."""
         return self._next(cursor, partial(self._skip, records_max))
 
     def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], ReadStep]) -> ReadStep:
@@ -186,7 +186,7 @@ class FileReader:
             raise self._altered(to)
 
     def count_ahead(self, position: FilePosition | None) -> Ahead:
-        """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
+        """What follows `position`: records are counted for COUNT_BYTES, and assumed to be as dense after that."""
         with self._file() as (file, seen):
             if position is not None:
                 self._check_size(seen, position)
@@ -216,7 +216,7 @@ class FileReader:
         return Ahead(max(1, count * (size - start) // (offset - start)))
 
     def _read_opening(self, cursor: Cursor, file: int) -> Cursor | None:
-        """Behind what precedes the first record, if all of that is written."""
+        """The cursor after what precedes the first record; None if that is not complete yet."""
         data = self._beginning(file)
         try:
             check_text(data)
@@ -234,7 +234,7 @@ class FileReader:
         return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
 
     def _held_opening(self, file: int) -> str | None:
-        """For a file that ends before its first record begins."""
+        """The message about a file that ends before its first record begins."""
         data = self._beginning(file)
         rest = data.removeprefix(BOM).lstrip(b"\r\n")
         return None if self.reading.accepts_unterminated else self._held(rest, 1 + data[: -len(rest)].count(b"\n"))
@@ -249,7 +249,7 @@ class FileReader:
         return f"file '{self.partition}', line {line}: {what}"
 
     def _terminated(self, cursor: Cursor, data: bytes) -> ReadStep:
-        """Past the line end of a record that was taken before it had one."""
+        """Move past the line end of a record that was taken before it had one."""
         if data in (b"", b"\r"):
             return ReadStep(cursor, "wait")
         for line_end in (b"\n", b"\r\n"):
@@ -272,7 +272,7 @@ class FileReader:
         return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
-        """At the end of the file, what lacks its line end gets one where it is accepted so."""
+        """At the end of the file, a record that lacks its line end gets one, if such records are accepted."""
         cut = self.format.cut(data, opening)
         rest = data[cut.passed :]
         if not (is_end and self.reading.accepts_unterminated) or cut.trouble or rest in (b"", b"\r"):
@@ -312,12 +312,12 @@ class FileReader:
             return self._page(cursor, opening, data, cut, count // 2)
         trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
         behind = trail.cursor_behind(count)
-        more = 2 if count == len(cut) else 1.1  # what no page takes would be cut in vain
+        more = 2 if count == len(cut) else 1.1  # what does not fit into a page would be cut in vain
         window = min(max(int(more * len(trail.data)), WINDOW_BYTES_MIN), WINDOW_BYTES)
         return ReadStep(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
 
     def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> ReadStep:
-        """A page with a malformed record alone, unchanged. Raises MalformedRecord if no store keeps it, or if it may continue."""
+        """A page with only a malformed record, unchanged. Raises MalformedRecord if no store keeps it, or if it may continue."""
         if trouble.span is None or not self.reading.yields_malformed:
             raise self._malformed(cursor, trouble)
         start, end = trouble.span
@@ -334,7 +334,7 @@ class FileReader:
         try:
             file = os.open(
                 self.path, os.O_RDONLY | os.O_NONBLOCK
-            )  # a FIFO would hold the thread until another process writes
+            )  # a FIFO would block the thread until another process writes
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
@@ -378,7 +378,7 @@ class FileReader:
 
 
 def _begun(start: FilePosition, seen: FileStatus, opening: Opening) -> Cursor:
-    """At the begin of a range. What has passed begins there too: no executor reads what precedes its range."""
+    """The cursor at the beginning of a range. Its passed bytes begin there too: no executor reads what precedes its range."""
     return Cursor(
         seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header
     )

@@ -29,7 +29,7 @@ CR, LF = 13, 10
 class Unreadable(Exception):
     """A record that cannot become an event. lines: line ends between the start of the data and the record.
 
-    span: where in the data it lies, its line end included, where that is beyond doubt.
+    span: the record's begin and end in the data, its line end included, if they are beyond doubt.
     """
 
     def __init__(self, reason: str, lines: int, span: tuple[int, int] | None = None) -> None:
@@ -100,7 +100,7 @@ def _is_utf_16(data: bytes) -> bool:
 
 
 def _is_zlib(data: bytes) -> bool:
-    """The mark is two bytes, with which a text may begin as well."""
+    """Whether it can be decompressed: the mark is only two bytes, with which a text may begin as well."""
     if data[:1] != b"x" or int.from_bytes(data[:2], "big") % 31 or _decoded(data, "utf-8") is not None:
         return False
     try:
@@ -111,7 +111,7 @@ def _is_zlib(data: bytes) -> bool:
 
 
 def _decoded(data: bytes, encoding: str) -> str | None:
-    """None if it is not in this encoding. The last character may be incomplete."""
+    """The text; None if the data is not in this encoding. The last character may be incomplete."""
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
     except UnicodeDecodeError:
@@ -119,7 +119,7 @@ def _decoded(data: bytes, encoding: str) -> str | None:
 
 
 class Trouble(NamedTuple):
-    """record: its index in the data. is_alone: whether it is beyond doubt where it ends, so that the others can be read."""
+    """record: its index in the data. is_alone: whether its end is beyond doubt, so that the others can be read."""
 
     record: int
     reason: str
@@ -149,9 +149,9 @@ class Cut:
     lines: Offsets
     lines_behind: Offsets
     passed: int
-    """The offset behind the last record and the blank lines that follow it."""
+    """The offset after the last record and the blank lines that follow it."""
     trouble: Unreadable | None
-    """Why the next record can never be read, where that is certain."""
+    """Why the next record can never be read, if that is certain."""
     fields: Offsets | None = None
     """A row for each record, with the end of each of its fields (CSV)."""
 
@@ -169,14 +169,14 @@ class Content:
 
 
 class RecordFormat(Protocol):
-    """How a file is cut into records, and what a record becomes. Pure; all of it computes."""
+    """How a file is cut into records, and what a record becomes. Pure; all of it takes CPU time."""
 
     def opening(self, data: bytes) -> Opening | None:
-        """From the file's first bytes; None if they end within it. Raises Unreadable."""
+        """What precedes the first record, from the file's first bytes; None if they end within it. Raises Unreadable."""
         ...
 
     def cut(self, data: bytes, opening: Opening | None) -> Cut:
-        """Data that begins with a record. Without an opening, only checks that need none are made."""
+        """Cut data that begins with a record. Without an opening, only checks that need none are made."""
         ...
 
     def is_within_quotes(self, data: bytes) -> bool:
@@ -188,7 +188,7 @@ class RecordFormat(Protocol):
         ...
 
     def sizes(self, cut: Cut, opening: Opening) -> Offsets:
-        """The bytes that each record's key and body take, escapes left aside."""
+        """The bytes that each record's key and body take, without escapes."""
         ...
 
 
@@ -197,7 +197,7 @@ def octets(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def starts_of(ends: Offsets) -> Offsets:
-    """The ends of consecutive lines from the beginning of the data."""
+    """ends: of consecutive lines, from the beginning of the data."""
     return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1]))
 
 
@@ -209,7 +209,7 @@ def are_blank(data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.boo
 
 
 def cut_records(data: bytes, ends: Offsets, troubles: Sequence[Trouble]) -> Cut:
-    """The records that end at `ends`, up to the first of `troubles`; of several with one record, the first one counts."""
+    """The records that end at `ends`, up to the first of `troubles`; if several are about one record, the first one counts."""
     first = min(troubles, key=itemgetter(0), default=Trouble(len(ends), ""))
     count, reason = first.record, first.reason
     newlines = np.flatnonzero(octets(data) == LF)
@@ -231,7 +231,7 @@ def cut_records(data: bytes, ends: Offsets, troubles: Sequence[Trouble]) -> Cut:
 
 
 def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[Trouble]:
-    """The first record that is larger than `bytes_max`, whole or not yet; for `cut_records`."""
+    """The first record that is larger than `bytes_max`, even if it is not whole yet; for `cut_records`."""
     sizes = np.diff(ends, prepend=0, append=len(data))
     if sizes.max() > bytes_max:
         reason = f"the record is larger than {bytes_max} bytes (record_bytes_max)"
@@ -240,9 +240,9 @@ def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[Trouble]:
 
 # JSON lines: every line a JSON object, which becomes an event's body byte for byte.
 #
-# Strict, since what parsers disagree on would be read in two ways further on: UTF-8, no NaN or Infinity, no key twice in an
-# object, nested no more than 500 levels deep. Blank lines are skipped. A key is the text of a
-# string, a number as it is written, or true or false; a record without it, or with null, has a null key.
+# It is strict, because parsers disagree on everything else, and later readers would read it differently: UTF-8, no NaN or
+# Infinity, no key twice in an object, nested no more than 500 levels deep. Blank lines are skipped. A key is the text of a
+# string, a number as it is written, or true or false; a record without the field, or with null, has a null key.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +332,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_floa
 #
 # A byte lies inside a quoted field when an odd number of quotes precedes it: a doubled quote leaves a field and enters it again.
 # So separators and record ends are found without walking through the fields, at known byte offsets, which a parser of text
-# would lose. Every quote is checked for its neighbours, hence nothing passes that another strict parser would read otherwise.
+# would lose. The neighbours of every quote are checked, so nothing passes that another strict parser would read otherwise.
 #
 # Fields are texts, and stay as they are written: "12.30" is "12.30", an empty field is "", spaces belong to it. Blank lines are
 # skipped; in a file of one column an empty field has to be written as "" (as Python's csv module does).
@@ -400,17 +400,17 @@ class CsvRecords:
 
 
 def _outside(marks: Offsets, quotes: Offsets) -> Offsets:
-    """Those that lie outside of quoted fields."""
+    """The marks outside of quoted fields."""
     return marks[np.searchsorted(quotes, marks) % 2 == 0] if quotes.size else marks
 
 
 def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[Trouble]:
-    """The records that break the rules of CSV, the first of each kind. What follows a stray quote is not to be believed."""
+    """The records that break the rules of CSV, the first of each kind. What follows a stray quote cannot be trusted."""
 
     def in_record(offset: int) -> int:
         return int(np.searchsorted(ends, offset, side="right"))
 
-    following = octets(data[1:] + b"\n")  # what is not known yet may turn out well
+    following = octets(data[1:] + b"\n")  # a byte that is not known yet counts as right
     opening, closing = quotes[0::2], quotes[1::2]
     strays = (
         *opening[(opening > 0) & ~np.isin(octets(data)[opening - 1], (COMMA, LF, QUOTE))][:1],
@@ -430,7 +430,7 @@ def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[Trouble]:
 
 
 def _misfits(data: bytes, ends: Offsets, widths: Offsets, width: int) -> Iterator[Trouble]:
-    """The first record that has not `width` fields."""
+    """The first record that does not have `width` fields."""
     for index in np.flatnonzero((widths != width) & ~are_blank(data, starts_of(ends), ends))[:1]:
         reason = f"the record has {_counted(int(widths[index]))}, and the header {_counted(width)}"
         yield Trouble(int(index), reason, is_alone=True)
@@ -481,7 +481,7 @@ def _names(opening: Opening) -> list[str]:
 
 
 def _needs_escapes(data: bytes) -> bool:
-    """Whether any field might hold what JSON wants escaped; line ends and quotes around fields do not count."""
+    """Whether any field might hold what JSON has to escape; line ends and quotes around fields do not count."""
     raw = octets(data)
     controls = int(np.count_nonzero(raw < SPACE))
     structural = data.count(b"\n") + data.count(b"\r")

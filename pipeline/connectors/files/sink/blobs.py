@@ -1,7 +1,7 @@
-"""A container of Azure Blob Storage as a place for files; the one file with azure-storage-blob in it.
+"""A container of Azure Blob Storage as a place for files; the only module that uses azure-storage-blob.
 
-`put` is Put Blob with If-None-Match: *, which the service answers with 409 where the blob is there. The SDK sends each request
-once: tried again by itself, a put whose answer was lost would look like another writer's.
+`put` is Put Blob with If-None-Match: *, which the service answers with 409 if the blob exists. The SDK sends each request once:
+if it repeated a put whose answer was lost, the put would look like another writer's.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ T = TypeVar("T")
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
 _SCOPE = "https://storage.azure.com/.default"
 TOKEN_LEFT_S = 300
-"""A token that is valid for less is replaced by a new one, as azure-identity does it."""
+"""A token that is valid for less is replaced by a new one, as azure-identity does."""
 _SINGLE_PUT_BYTES_MAX = 256 * 1024 * 1024
 
 
 class BlobContainer:
-    """prefix: what all names begin with, like a folder. timeout_s: how long a request may be without an answer."""
+    """prefix: the beginning of all names, like a folder. timeout_s: how long a request may remain without an answer."""
 
     def __init__(self, account: StorageAccount, container: str, *, prefix: str = "", timeout_s: float = 20.0) -> None:
         self._account = account
@@ -83,7 +83,7 @@ class BlobContainer:
     def token(self) -> str:
         """A token of the identity, for another client of the account.
 
-        It is kept until shortly before it expires: azure-identity starts a program for each token of the login of `az`.
+        It is kept until shortly before it expires: for the login of `az`, azure-identity starts a program for each token.
         """
         self._to()
         assert self._credential is not None, "an account without a key has an identity"
@@ -137,7 +137,7 @@ class BlobContainer:
         return str(self._to().get_blob_client(self._prefix + name).url).partition("?")[0]
 
     def for_executors(self, mark: str) -> None:
-        """Its credentials are the host's."""
+        """None: only the host has the credentials of the account."""
         return
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class _Missing(FilesError):
 
 
 def _look(to: ContainerClient) -> None:
-    """A listing needs no more than any signature or role has that lets the sink work."""
+    """Any signature or role that lets the sink work also permits a listing."""
     next(iter(to.list_blob_names(results_per_page=1)), None)
 
 
@@ -213,9 +213,9 @@ def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
     if isinstance(error, ClientAuthenticationError):
         return FilesRefused(f"{what}: {_without_credentials(error)}")
     if is_write and not isinstance(error, ServiceRequestError):
-        return FilesUncertain(f"{what}: the answer was lost ({first_line(error)}): it may or may not be done")
+        return FilesUncertain(f"{what}: the answer was lost ({first_line(error)}): it may or may not have been done")
     if is_write and not _is_unreached(error):
-        return FilesUncertain(f"{what}: the connection broke ({first_line(error)}): it may or may not be done")
+        return FilesUncertain(f"{what}: the connection broke ({first_line(error)}): it may or may not have been done")
     return FilesUnavailable(f"{what}: the account cannot be reached ({first_line(error)}): look at its address")
 
 
@@ -227,13 +227,13 @@ def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError
         return _Missing(what)
     answer = f"{what}: Azure Storage answered {status}" + (f" ({code})" if code else "")
     if is_write and not is_refused_by_storage(status, code):
-        return FilesUncertain(f"{answer}: it may or may not be done")
+        return FilesUncertain(f"{answer}: it may or may not have been done")
     kind = FilesRefused if status in REFUSED_BY_STORAGE else FilesUnavailable
     remedy = STORAGE_REMEDIES.get(status) or first_line(error)
     return kind(f"{answer}: {remedy}", retry_after_s=storage_retry_after_s(headers_of(error)))
 
 
 def _is_unreached(error: Exception) -> bool:
-    """Whether no connection came about, so that nothing was sent. The SDK raises the same for broken connections."""
+    """Whether no connection was established, so nothing was sent. The SDK raises the same error for broken connections."""
     inner = str(getattr(error, "inner_exception", "") or error)
     return any(sign in inner for sign in ("NewConnectionError", "Failed to establish", "Name or service not known"))

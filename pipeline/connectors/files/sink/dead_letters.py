@@ -1,6 +1,6 @@
-"""Dead letters in files, as the streams of a feed: of each partition what a pipeline wrote, and what its replays did.
+"""Dead letters in files, as the streams of a feed. A partition has two: what a pipeline wrote, and what its replays wrote.
 
-Each has a manifest of its own. A letter's number is that of the manifest's entry, and its row in the entry's file.
+Each stream has a manifest of its own. A letter's number is made of its manifest's entry and its row in the entry's file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 STREAMS = ("own", "replay")
 ROWS_MAX = 2**32
 THREADS = 2
-SOMETHING_ELSE = "a file of theirs holds something else: give them a place of their own"
+SOMETHING_ELSE = "one of their files holds something else: give them a place of their own"
 
 
 class _Counted(NamedTuple):
@@ -45,7 +45,7 @@ class FileLetters:
     """Implements leasehold.pipeline.dead_letters.merged_feed.LetterStreams over the files of one pipeline's letters. It closes
     the place.
 
-    As events their sequences are even for those of the pipeline, odd for those of its replays: people look for them by these.
+    As events, letters of the pipeline have even sequences, and letters of its replays odd ones. People look for them by these.
     """
 
     def __init__(self, place: Storage, pipeline: str) -> None:
@@ -75,7 +75,7 @@ class FileLetters:
         return sum(each.file.rows - _read_of(each.file, behind) for each in _counted(snapshot.files))
 
     async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
-        """File by file. Earlier files are not read, but the manifest is."""
+        """Yield letters file by file. Earlier files are not read, but the manifest is."""
         snapshot = await self._snapshot(self._leases[stream], partition)
         for each in _counted(snapshot.files):
             skipped = _read_of(each.file, behind)
@@ -124,7 +124,7 @@ def _counted(files: Sequence[DataFile]) -> list[_Counted]:
 
 
 def _letters(content: bytes, format: str) -> Iterable[tuple[datetime, bytes | None, str]]:
-    """When it failed, body and envelope of each. Raises FilesError."""
+    """For each letter: when it failed, its body and its envelope. Raises FilesError."""
     for body, envelope in _lines(content) if format == "jsonl" else _rows(content):
         letter = letter_in(body, envelope)
         if letter is None:
@@ -138,7 +138,7 @@ def _rows(content: bytes) -> Iterable[tuple[bytes | None, str]]:
 
 
 def _lines(content: bytes) -> Iterable[tuple[bytes | None, str]]:
-    """Lines of any length, which Arrow's reader does not take."""
+    """The rows of JSON lines of any length, which Arrow's reader does not take."""
     for line in content.splitlines():
         try:
             row = parsed_json(line, JSON_LEVELS_MAX)

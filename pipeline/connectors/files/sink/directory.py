@@ -1,6 +1,6 @@
 """A directory as a place for files: a local disk, or one that several hosts share.
 
-A file is written beside, brought to the disk, and then linked to its name: link(2) is atomic and refuses a name that is taken.
+A file is written elsewhere, synced to the disk, and then linked to its name: link(2) is atomic and refuses a taken name.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from leasehold.pipeline.crash_point import crash_point
 ROOM = "_leasehold/.writing"
 """Where files are written before they have their names."""
 ABANDONED_S = 86_400.0
-"""The age of an abandoned file. Too early does no harm: its writer tries again."""
+"""The age from which a file counts as abandoned. Deleting it too early does no harm: its writer tries again."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Directory:
-    """On file systems with hard links: ext4, XFS, Btrfs, ZFS, APFS; not FAT, SMB or blob storage that is mounted."""
+    """On file systems with hard links: ext4, XFS, Btrfs, ZFS, APFS; not FAT, SMB or mounted blob storage."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(os.path.abspath(path))  # links in it stay as they are: it is a name for people too
+        self._path = Path(os.path.abspath(path))  # links are not resolved: it is a name for people, too
 
     @property
     def identity(self) -> str:
@@ -60,9 +60,9 @@ class Directory:
                 with suppress(OSError):
                     written.unlink()
         try:
-            sync_directory(path.parent)  # where another made it, too: what we build on it must not outlive it
+            sync_directory(path.parent)  # also if another made it: what we build on it must not outlive it
         except OSError as error:
-            raise FilesUncertain(f"file '{path}' may not outlive a loss of power: {_why(error)}") from error
+            raise FilesUncertain(f"file '{path}' might not survive a loss of power: {_why(error)}") from error
         return is_made
 
     def get(self, name: str) -> bytes | None:
@@ -95,7 +95,7 @@ class Directory:
         return str(self._path / name)
 
     def for_executors(self, mark: str) -> Directory:
-        """It has to be the same directory there, under the same path."""
+        """Executors need the same directory under the same path."""
         return _MarkedDirectory(self._path, mark)
 
     def close(self) -> None:
@@ -107,12 +107,12 @@ class Directory:
         except FileExistsError:
             return (
                 os.stat(written).st_nlink == 2
-            )  # over NFS the answer of a link that was made may be lost, and it is made again
+            )  # over NFS, the answer to a link that was made may be lost, and the client tries to make it again
         except FileNotFoundError:
             raise
         except OSError as error:
             if error.errno not in _NO_LINKS:
-                raise FilesUncertain(f"file '{path}' may or may not be there: {_why(error)}") from error
+                raise FilesUncertain(f"file '{path}' may or may not exist: {_why(error)}") from error
             raise FilesUnavailable(
                 f"directory '{self._path}' is on a file system without hard links ({_why(error)}), on which no two"
                 " hosts can be kept apart: use another one, or a blob container"
@@ -158,7 +158,7 @@ def _exists(path: Path) -> bool:
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Without those that are being written. A folder that is not there has none."""
+    """All files below, except those that are being written. A missing folder has none."""
     try:
         entries = sorted(os.scandir(top), key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _files_below(top: Path) -> Iterator[Path]:
 
 
 def _make_folder(directory: Path) -> None:
-    """With its parents, each of them there after a loss of power."""
+    """Create a directory and its parents. All of them survive a loss of power."""
     if directory.is_dir():
         return
     _make_folder(directory.parent)

@@ -1,6 +1,6 @@
 """Entries of a manifest: their contents, and which may follow which. Pure.
 
-An entry holds all that a partition's next writer must know, so the newest one alone has the sink's position.
+An entry holds all that a partition's next writer must know, so the newest entry alone has the sink's position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.sink import Claim, Output
 
-# Which file is called what. Pure.
+# The names of files. Pure.
 #
 #     _leasehold/{pipeline}/{partition}/000000000042.json                    one entry of the manifest
 #     _leasehold/{pipeline}/{partition}/000000000000-000000000063.json       the files of entries 0 to 63, folded into one
@@ -27,11 +27,11 @@ from leasehold.pipeline.sink import Claim, Output
 #     {pipeline}/{partition}/staged/000000000005/0000000000000000007/{from}-{unique}.parquet
 #         what executors staged at epoch 7, while one of the entries 40 to 47 was the newest
 #
-# A data file bears the number of the entry that it is written for. Once there is an entry of that number which does not name it,
-# it can never be named: that separates leftovers from writes under way, without any clock. A staged file bears the epoch of the
-# lease. Once there is an entry of a higher epoch, no entry that does not name it yet can ever do so. Its folder is that of the
-# newest entry at the time, so only that entry's successors can name it: a claim finds what the last owner left without reading
-# what all owners ever staged. Before, the folder of the epoch had no folder around it: such files are still read and cleaned.
+# A data file has the number of the entry for which it is written. Once an entry of that number exists and does not name the file,
+# the file can never be named: that separates leftovers from writes under way, without any clock. A staged file has the epoch of
+# the lease. Once there is an entry of a higher epoch, no further entry can name the file. Its folder is that of the newest entry
+# at the time, so only that entry's successors can name it: a claim finds what the last owner left without reading what all owners
+# ever staged. Older versions put the epoch's folder directly into `staged`: such files are still read and cleaned up.
 
 
 MANIFEST = "_leasehold"
@@ -43,7 +43,7 @@ _FOLD = re.compile(rf"(\d{{{DIGITS}}})-(\d{{{DIGITS}}})\.json")
 _DATA = re.compile(rf"(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
 STAGED = "staged"
 STAGED_VERSIONS = 8
-"""Neighbouring entries that share a folder of staged files. More than the batches that an owner has under way."""
+"""How many neighbouring entries share a folder of staged files: more than the batches that an owner has under way."""
 EPOCH_DIGITS = 19
 _STAGED = re.compile(
     rf"/{STAGED}/(?:\d{{{DIGITS}}}/)?(\d{{{EPOCH_DIGITS}}})/[0-9a-f]{{16}}-[0-9a-f]{{32}}\.(?:parquet|jsonl)"
@@ -64,7 +64,7 @@ class Folders:
         return f"{self.manifest}/{first:0{DIGITS}d}-{last:0{DIGITS}d}.json"
 
     def data_of(self, version: int) -> str:
-        """The folder in which the data file of an entry lies, with others'."""
+        """The folder with the data file of an entry, and those of other entries."""
         return f"{self.data}/{version // FOLDER_VERSIONS:0{DIGITS - 3}d}"
 
     def staged_at(self, version: int) -> str:
@@ -72,7 +72,7 @@ class Folders:
         return f"{self.data}/{STAGED}/{version // STAGED_VERSIONS:0{DIGITS}d}"
 
     def staging(self, version: int, epoch: int, start: str | None) -> str:
-        """What the names of the staged files of one batch begin with. version: the newest entry."""
+        """The beginning of the names of one batch's staged files. version: the newest entry."""
         folder = f"{self.staged_at(version)}/{epoch:0{EPOCH_DIGITS}d}"
         return f"{folder}/{hashlib.sha256(repr(start).encode()).hexdigest()[:16]}"
 
@@ -82,7 +82,7 @@ class Folders:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What there is of a partition's manifest. entries: versions. folds: first version -> last version, the longest."""
+    """The files of a partition's manifest. entries: versions. folds: first version -> last version of the longest fold."""
 
     entries: frozenset[int]
     folds: Mapping[int, int]
@@ -146,7 +146,7 @@ def folder_of(name: str) -> str:
         folder = quote(name, safe="")
     except UnicodeEncodeError:
         raise ValueError(f"partition {name!r} cannot be a folder: rename it in its source") from None
-    if folder.startswith((".", "_")):  # Spark passes over such folders
+    if folder.startswith((".", "_")):  # Spark skips such folders
         folder = f"%{ord(folder[0]):02X}{folder[1:]}"
     if not 0 < len(folder) <= ENCODED_MAX:
         folder = f"{folder[:ENCODED_MAX]}={hashlib.sha256(name.encode()).hexdigest()[:32]}"
@@ -155,7 +155,7 @@ def folder_of(name: str) -> str:
 
 FORMAT = 1
 FORMAT_OF_SEVERAL = 2
-"""Entries that name several files have it: versions up to 0.2 refuse them."""
+"""The format of entries that name several files. Versions up to 0.2 refuse it."""
 T = TypeVar("T", "DataFile", "ManifestEntry", "Fold")
 
 
@@ -177,7 +177,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """id: of the attempt, to know one's own again. kind: claim, batch or end. position, ended: from this entry on."""
+    """id: of the attempt, by which its writer recognizes it. kind: claim, batch or end. position, ended: from this entry on."""
 
     version: int
     id: str
@@ -237,7 +237,7 @@ def ended(head: ManifestEntry, id: str) -> ManifestEntry:
 
 
 def encoded(value: ManifestEntry | Fold) -> bytes:
-    """An entry with one file, or none, is as version 0.2 wrote it."""
+    """An entry with one file, or none, is encoded as in version 0.2."""
     found = {"format": FORMAT, **asdict(value)}
     if isinstance(value, ManifestEntry):
         files = found.pop("files")

@@ -2,7 +2,7 @@
 
 In JSON lines nothing is lost or rounded. Decimals are texts with all their digits (`"12.50"`), and whole numbers are numbers.
 Bytes are base64, dates and times ISO 8601 (`"2026-01-31T12:00:00.000001Z"`; without a zone no `Z`), and maps are objects. Floats
-that JSON has no number for are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. A null is `null`: every line has every column.
+for which JSON has no number are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. A null is `null`: every line has every column.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ROW_GROUP_ROWS_MAX = 128 * 1024
 SAMPLED_RUNS = 40
 RUN_ROWS = 100
 PARQUET_LEVELS_MAX = 99
-"""Arrow writes more, and reads no more."""
+"""Arrow writes more levels, but does not read them."""
 REPEATED = 0.9
-"""A column has a dictionary if less than this share of the values in a sample differ: runs of rows, spread over the table."""
+"""A column gets a dictionary if less than this share of a sample is distinct. The sample is runs of rows all over the table."""
 
 
 def ordered(table: pa.Table) -> pa.Table:
-    """By `sequence`, if the table has that column."""
+    """The rows ordered by `sequence`, if the table has that column."""
     if "sequence" not in table.column_names or table.num_rows < 2:
         return table
     sequence = table["sequence"].combine_chunks()
@@ -48,7 +48,7 @@ def ordered(table: pa.Table) -> pa.Table:
 
 
 def encoded(table: pa.Table, format: Format, compression: Compression = "zstd") -> bytes:
-    """Rows as they come. compression: of Parquet. Raises SinkRejected, OutputRefused."""
+    """The rows in their order. compression: of Parquet. Raises SinkRejected, OutputRefused."""
     names = table.column_names
     if not names or len(set(names)) < len(names):
         raise SinkRejected(
@@ -61,7 +61,7 @@ def encoded(table: pa.Table, format: Format, compression: Compression = "zstd") 
 def decoded(content: bytes, format: str) -> pa.Table:
     """The rows of a file. pyarrow infers the column types of JSON lines.
 
-    It starts no threads: a process that ends while threads of Arrow do may abort (apache/arrow#34314, #50482).
+    It starts no threads: a process may abort if it ends while Arrow's threads do (apache/arrow#34314, #50482).
     """
     if format == "parquet":
         return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
@@ -78,7 +78,7 @@ _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _as_floats(values: list[Any]) -> list[Any]:
-    """Values of one column, with the texts of floats as floats if all others are numbers; so within lists, objects and maps."""
+    """Values of one column. Texts of floats become floats if all others are numbers, also within lists, objects and maps."""
     if any(isinstance(value, dict) for value in values):
         names = list(dict.fromkeys(name for value in values if value for name in value))
         fields = {
@@ -94,7 +94,7 @@ def _as_floats(values: list[Any]) -> list[Any]:
 
 
 def parquet(table: pa.Table, compression: Compression) -> bytes:
-    """As `encoded`, of a table whose columns and values are checked. Raises SinkRejected, OutputRefused."""
+    """As `encoded`, for a table whose columns and values are checked. Raises SinkRejected, OutputRefused."""
     for field in table.schema:
         if _levels(field.type) > PARQUET_LEVELS_MAX:
             raise SinkRejected(
@@ -107,7 +107,7 @@ def parquet(table: pa.Table, compression: Compression) -> bytes:
             )
     try:
         return _parquet(table, compression)
-    except (pa.ArrowException, OSError) as error:  # pyarrow raises OSError for what the format has no type for
+    except (pa.ArrowException, OSError) as error:  # pyarrow raises OSError if the format lacks a type
         for place in range(table.num_columns if isinstance(error, pa.ArrowInvalid) else 0):
             converted(
                 table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"]
@@ -139,7 +139,7 @@ def _parquet(table: pa.Table, compression: Compression) -> bytes:
 def _with_dictionary(table: pa.Table) -> bool | list[str]:
     """The columns whose values repeat, by a sample. For all others a dictionary takes longer to write, and more space.
 
-    True, for all, if Arrow cannot compare the values of one, such as lists.
+    True, for all columns, if Arrow cannot compare the values of one, such as lists.
     """
     apart = max(RUN_ROWS, table.num_rows // SAMPLED_RUNS)
     sample = pa.concat_tables(table.slice(start, RUN_ROWS) for start in range(0, max(table.num_rows, 1), apart))
@@ -170,7 +170,7 @@ def _values(column: pa.ChunkedArray, convert: Convert | None) -> list[Any]:
 
 
 def _converter(type: pa.DataType, name: str) -> Convert | None:
-    """None: a value is JSON as it is. Raises SinkRejected."""
+    """None if a value is JSON as it is. Raises SinkRejected."""
     if pa.types.is_map(type):
         return _map_converter(type, name)
     if pa.types.is_struct(type):

@@ -1,6 +1,6 @@
 """One partition's manifest: entries numbered from 0, each by the first writer that put its number.
 
-To put entry n + 1 after having read entry n is a compare-and-swap: one writer gets it, and the others learn that they were
+Putting entry n + 1 after reading entry n is a compare-and-swap: one writer succeeds, and the others learn that they were
 outranked. Nothing else decides what counts.
 """
 
@@ -39,19 +39,18 @@ from leasehold.pipeline.sink import Claim, settle, to_write_again
 
 # How a manifest stays short: 64 entries are folded into one file, and 64 of those into one again. Pure.
 #
-# A fold's contents follow from its name, so every writer makes the same file. A name goes away only where a longer fold covers
-# it, and readers take the longest fold there is: a late entry of a stalled writer, under a name
-# that went away, is never read.
+# A fold's contents follow from its name, so every writer makes the same file. A name is removed only if a longer fold covers it,
+# and readers take the longest fold: a stalled writer's late entry under a removed name is never read.
 
 
 FAN = 64
-"""Entries in a fold, and folds in a long one: a manifest is at most about 256 files, and one more for every 4,096 entries."""
+"""Entries in a fold, and folds in a long one: a manifest has at most about 256 files, and one more for every 4,096 entries."""
 LONG = FAN * FAN
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A range of versions: one entry where first == last, else a fold."""
+    """A range of versions: one entry if first == last, else a fold."""
 
     first: int
     last: int
@@ -62,13 +61,13 @@ class Step:
 
     @property
     def parts(self) -> list[Step]:
-        """What a fold is made of."""
+        """The steps that a fold combines."""
         size = (self.last - self.first + 1) // FAN
         return [Step(first, first + size - 1) for first in range(self.first, self.last + 1, size)]
 
 
 def steps(listing: Listing, start: int = 0) -> Iterator[Step]:
-    """The files to read, in order, from version `start` to the first that is nowhere."""
+    """The files to read, in order, from version `start` to the first that no file has."""
     version = start
     while True:
         if version in listing.folds:
@@ -101,12 +100,12 @@ def due(listing: Listing) -> list[Step]:
 
 
 def is_due(version: int) -> bool:
-    """Whether an entry of this version completes what can be folded."""
+    """Whether an entry of this version completes a range that can be folded."""
     return version % FAN == FAN - 1
 
 
 def superseded(listing: Listing) -> list[Step]:
-    """What may be removed. The last complete range of each length stays, for present readers."""
+    """The files that may be removed. The last complete range of each length stays, for readers under way."""
     head = listing.head or 0
     entries = [Step(each, each) for each in sorted(listing.entries) if each < _kept_from(head, FAN)]
     shorts = [
@@ -120,7 +119,7 @@ def superseded(listing: Listing) -> list[Step]:
 
 
 def _complete(head: int, size: int) -> range:
-    """The first versions of all ranges of this size that are whole."""
+    """The first versions of all complete ranges of this size."""
     return range(0, (head + 1) // size * size, size)
 
 
@@ -132,7 +131,7 @@ CLAIMS_MAX = 20
 
 
 class Manifest:
-    """As one claim sees it: `head` is the newest entry, and its own. Calls block, and raise FilesError besides what they say."""
+    """A manifest as one claim sees it. head: the newest entry, which is the claim's. Calls block, and also raise FilesError."""
 
     def __init__(self, place: Storage, folders: Folders, head: ManifestEntry) -> None:
         self.head = head
@@ -141,7 +140,7 @@ class Manifest:
         self._known: dict[int, ManifestEntry] = {head.version: head}
 
     def append(self, entry: ManifestEntry, check: Check) -> None:
-        """check: called right before each attempt. Raises Fenced, Ambiguous, NotTrusted; FilesUnavailable: surely not done."""
+        """check: called right before each attempt. Raises Fenced, Ambiguous, NotTrusted; FilesUnavailable if surely not done."""
         if not _is_put(self._place, self.folders, entry, check):
             raise outranked(entry, entry_of(self._place, self.folders, entry.version))
         crash_point("entry put")
@@ -149,7 +148,7 @@ class Manifest:
         self._known[entry.version] = entry
 
     def fold_if_due(self) -> None:
-        """For before a batch is written, never for after: what is delivered must not fail any more. Raises Fenced."""
+        """Call it before a batch is written, never after: a delivered batch must not fail. Raises Fenced."""
         if is_due(self.head.version):
             self.fold()
 
@@ -172,9 +171,9 @@ class Manifest:
             self._known.pop(step.first, None)
 
     def stagings_left(self) -> list[str]:
-        """What executors of earlier owners staged and no entry names, around the last 8 to 15 entries before this one.
+        """Files that earlier owners' executors staged around the last 8 to 15 entries before this one, and that no entry names.
 
-        What is older is left to `leftovers`: to look for it, all entries and all names would have to be read.
+        Older files are left to `leftovers`: to find them, all entries and all names would have to be read.
         """
         first = max(0, self.head.version // STAGED_VERSIONS - 1) * STAGED_VERSIONS
         folders = {self.folders.staged_at(version) for version in (first, self.head.version)}
@@ -200,7 +199,7 @@ class Manifest:
             partition=self.head.partition,
             files=tuple(chain.from_iterable(self._files(part) for part in step.parts)),
         )
-        self._place.put(name_of(self.folders, step), encoded(fold))  # where it is there it is the same
+        self._place.put(name_of(self.folders, step), encoded(fold))  # if it exists, it is the same
 
     def _files(self, step: Step) -> tuple[DataFile, ...]:
         known = self._known.get(step.first) if step.is_entry else None
@@ -254,7 +253,7 @@ def entry_of(place: Storage, folders: Folders, version: int) -> ManifestEntry | 
 
 
 def files_of(place: Storage, folders: Folders, step: Step) -> tuple[DataFile, ...] | None:
-    """None if it is not there."""
+    """None if the step's file does not exist."""
     name = name_of(folders, step)
     content = place.get(name)
     if content is None:
@@ -267,7 +266,7 @@ def name_of(folders: Folders, step: Step) -> str:
 
 
 def _is_put(place: Storage, folders: Folders, entry: ManifestEntry, check: Check) -> bool:
-    """Whether it is there, and ours."""
+    """Put an entry. Returns whether the entry of this number is ours."""
     name, content = folders.entry(entry.version), encoded(entry)
 
     def put() -> bool:

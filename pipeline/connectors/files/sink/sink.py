@@ -1,8 +1,8 @@
 """The sink `files`: each batch's output is one file, and counts from the moment the manifest names it (docs/protocol.md).
 
-A claim is an entry of the manifest, and so is every batch; each is put under the number that follows the last one's, which one
-writer alone can do. So a later claim shuts out every earlier writer, output and position move in one step, and a data file
-that no entry names is seen by no reader.
+A claim is an entry of the manifest, and so is every batch. Each is put under the number after the last one's, which only one
+writer can do. So a later claim shuts out every earlier writer, output and position move in one step, and no reader sees a data
+file that no entry names.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FilesOutputSink(PlaceSink):
         return manifest
 
     def _clear(self, manifest: Manifest) -> None:
-        """What attempts of earlier owners left that died on their way to this entry: it is ours, so it never names them."""
+        """Delete the files of earlier owners' attempts at this entry: it is ours, so it never names them."""
         version = manifest.head.version
         for name in self._place.names(manifest.folders.data_of(version)):
             if version_of(name) == version:
@@ -90,7 +90,7 @@ class FilesOutputSink(PlaceSink):
             try:
                 check_staged(self._place, output.staged, epoch=manifest.head.epoch, start=output.start)
             except NotStaged:
-                manifest.check_newest()  # a later owner may have cleared the parts away
+                manifest.check_newest()  # a later owner may have deleted the parts
                 raise
             files = tuple(
                 self._data_file(manifest, output, part.name, part.rows, part.bytes, part.sha256)
@@ -125,7 +125,7 @@ class FilesOutputSink(PlaceSink):
         )
 
     def _data_file(self, manifest: Manifest, output: Output, name: str, rows: int, bytes: int, sha256: str) -> DataFile:
-        """As its entry will name it."""
+        """The file as its entry will name it."""
         head = manifest.head
         return DataFile(
             name=name,
@@ -150,7 +150,7 @@ class FilesOutputSink(PlaceSink):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesStager(Stager):
-    """One file for each part, where the writer's entry can name it."""
+    """Puts one file for each part to where the writer's entry can name it."""
 
     place: Storage
     prefix: str
@@ -204,7 +204,7 @@ class FilesWriter(PlaceWriter):
 
 
 def _seen(claim: Claim) -> int:
-    """The newest entry that the lease knows of in this generation; -1 where it knows none."""
+    """The newest entry that the lease knows of in this generation; -1 if it knows none."""
     found = _STATE.fullmatch(claim.state)
     return int(found[2]) if found and int(found[1]) == claim.generation else -1
 

@@ -8,7 +8,7 @@
     spark.read.option("mergeSchema", True).parquet(*snapshot.paths)
 
 Each partition is seen at one moment: whole batches, without a gap, up to `position`. Different partitions may be seen at
-moments that lie apart.
+different moments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFiles:
-    """position: up to where the feed's partition is in the files. version: how many entries its manifest has, less one."""
+    """position: the feed's position up to which the files hold output. version: of the newest entry in the manifest."""
 
     pipeline: str
     partition: str
@@ -73,17 +73,17 @@ class Snapshot:
         return sum(file.rows for file in self.files)
 
     def tables(self) -> Iterator[pa.Table]:
-        """File by file, each held against the manifest's digest. Raises FilesDamaged, FilesUnavailable."""
+        """The rows file by file, each file checked against the manifest's digest. Raises FilesDamaged, FilesUnavailable."""
         return (decoded(content, file.format) for file, content in self.contents())
 
     def contents(self) -> Iterator[tuple[DataFile, bytes]]:
-        """Each file as it is, held against the manifest's digest. Raises as `tables` does."""
+        """The bytes of each file, checked against the manifest's digest. Raises as `tables` does."""
         return ((file, self._content(file)) for file in self.files)
 
     def table(self) -> pa.Table:
-        """All of it. A column that some files do not have is null there.
+        """All rows. A column that some files lack is null in their rows.
 
-        Raises FilesDamaged, FilesUnavailable; ValueError where a column changed its type: read `tables()` and cast.
+        Raises FilesDamaged, FilesUnavailable; ValueError if a column changed its type: read `tables()` and cast.
         """
         tables = list(self.tables())
         if not tables:
@@ -102,7 +102,7 @@ class Snapshot:
 
 
 def snapshot_of(place: Storage, *, pipeline: str | None = None, partition: str | None = None) -> Snapshot:
-    """What counts now, of all pipelines or of one. Nothing is written. Raises FilesUnavailable, FilesDamaged."""
+    """The files that count now, of all pipelines or of one. Nothing is written. Raises FilesUnavailable, FilesDamaged."""
     folder = MANIFEST if pipeline is None else f"{MANIFEST}/{folder_of(pipeline)}"
     if pipeline is not None and partition is not None:
         folders = [folders_of(pipeline, partition)]
@@ -116,8 +116,8 @@ def snapshot_of(place: Storage, *, pipeline: str | None = None, partition: str |
 def leftovers(place: Storage, snapshot: Snapshot) -> list[str]:
     """Data files of attempts that failed. Deleting them is safe, also during writes.
 
-    For each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays. And
-    what executors staged at an epoch below that of the newest entry, if no entry names it.
+    For each partition, files that no entry names: those for an entry that exists, and those that executors staged at an epoch
+    below that of the newest entry. What is written for the next entry stays.
     """
     left = []
     for partition in snapshot.partitions:
@@ -154,7 +154,7 @@ def _partition(place: Storage, folders: Folders) -> PartitionFiles | None:
 
 
 def _files(place: Storage, folders: Folders, listing: Listing) -> tuple[DataFile, ...] | None:
-    """Those of all entries up to the head; None if one of them is not there."""
+    """The files of all entries up to the head; None if an entry is missing."""
     files: list[DataFile] = []
     version = -1
     for step in steps(listing):

@@ -1,6 +1,6 @@
-"""A place for files: four calls, one of which decides everything. A directory and a container of blobs answer them alike.
+"""A place for files: a directory or a container of blobs. One of its calls, `put`, decides everything.
 
-`put` makes a file unless it is there: if several put one name, in any process, one gets True. A manifest that numbers its
+`put` creates a file unless it exists: if several put one name, in any process, only one gets True. A manifest that numbers its
 entries needs no more than that; nothing is ever replaced.
 """
 
@@ -20,7 +20,7 @@ Check = Callable[[], None]
 #
 # FilesError
 # ├── FilesUnavailable   surely not done; may be tried again
-# │   ├── FilesRefused   the place is there and refuses: a key, a role, a name
+# │   ├── FilesRefused   the place answers and refuses: a key, a role, a name
 # │   └── FilesNowhere   its address leads nowhere
 # ├── FilesUncertain     perhaps done: the answer was lost
 # └── FilesDamaged       a file of the manifest, or one that it names, is not what was written
@@ -31,7 +31,7 @@ class FilesError(PipelineError):
 
 
 class FilesUnavailable(FilesError):
-    """The same call may be tried again, after `retry_after_s` where the place said so."""
+    """The same call may be tried again, after `retry_after_s` if the place named a time."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -39,19 +39,19 @@ class FilesUnavailable(FilesError):
 
 
 class FilesRefused(FilesUnavailable):
-    """The place answers, and refuses for what the settings or its permissions are."""
+    """The place answers, and refuses because of the settings or its permissions."""
 
 
 class FilesNowhere(FilesUnavailable):
-    """The host of its address does not exist."""
+    """The host of the place's address does not exist."""
 
 
 class FilesUncertain(FilesError):
-    """A file may exist, or may still appear. To put the same bytes under the same name once more is harmless."""
+    """A file may exist, or may still appear. Putting the same bytes under the same name once more is harmless."""
 
 
 class FilesDamaged(FilesError):
-    """Not what was written here. Restore it from a backup, or look at who else writes there."""
+    """A file is not what was written. Restore it from a backup, or look at who else writes there."""
 
 
 class Storage(Protocol):
@@ -59,37 +59,37 @@ class Storage(Protocol):
 
     @property
     def identity(self) -> str:
-        """Its address, without secrets."""
+        """The place's address, without secrets."""
         ...
 
     def prepare(self) -> None:
-        """Create it if missing, and check that it keeps what `put` promises."""
+        """Create the place if it is missing, and check that it keeps what `put` promises."""
         ...
 
     def put(self, name: str, content: bytes) -> bool:
-        """Whether it was made by this call; False if there is one already. It is seen whole or not at all, and outlives
-        a loss of power once this has returned, either way. Raises FilesUncertain too.
+        """Whether this call created the file; False if it exists already. Readers see it whole or not at all. Once this has
+        returned, either way, the file survives a loss of power. Raises FilesUncertain too.
         """
         ...
 
     def get(self, name: str) -> bytes | None:
-        """None if there is none."""
+        """The content of a file; None if it does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
-        """How many bytes a file has; None if there is none."""
+        """How many bytes a file has; None if it does not exist."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The names of all files in a folder and below, in any order. What is there before and after the call is among them."""
+        """The names of all files in a folder and below, in any order. Files that exist during the whole call are among them."""
         ...
 
     def delete(self, name: str) -> None:
-        """Nothing if there is none."""
+        """Delete a file, if it exists."""
         ...
 
     def locate(self, name: str) -> str:
-        """Its location for other programs: an absolute path, or an address."""
+        """A file's location for other programs: an absolute path, or an address."""
         ...
 
     def for_executors(self, mark: str) -> Storage | None:
@@ -104,7 +104,7 @@ class Storage(Protocol):
 
 
 def put_again(place: Storage, name: str, content: bytes, check: Check = lambda: None) -> bool:
-    """Put it, and again if the answer was lost. False if it is there already, perhaps by the first try. Raises FilesError.
+    """Put a file, and again if the answer was lost. False if it exists already, perhaps by the first try. Raises FilesError.
 
     check: called right before each try.
     """
@@ -119,7 +119,7 @@ def put_again(place: Storage, name: str, content: bytes, check: Check = lambda: 
 def check_staged(place: Storage, parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:
     """Raises NotStaged for parts of another epoch or another batch, and for parts that the place lacks. Blocks.
 
-    An executor whose directory is another one, of a volume that is not mounted for example, stages parts that only it can read.
+    An executor with another directory, for example because a volume is not mounted, stages parts that only it can read.
     """
     check_parts(parts, epoch=epoch, start=start)
     for part in parts:

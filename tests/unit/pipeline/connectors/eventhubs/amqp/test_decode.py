@@ -152,8 +152,8 @@ def test_a_message_without_a_body_is_an_event_without_one() -> None:
     [
         (encode(Described(ULong(0x75), b"x")), "it lacks its place"),
         (sections((0x75, b"x"), x_opt_sequence_number="7"), "it lacks its place"),
-        (sections((0x75, b"x"), x_opt_sequence_number=ULong(2**63)), "its place is none: .* 9223372036854775808"),
-        (placed(data_event(b"x"), 7, 70, 2**60), "its place is none: .* 1152921504606846976 ms"),
+        (sections((0x75, b"x"), x_opt_sequence_number=ULong(2**63)), "its place is invalid: .* 9223372036854775808"),
+        (placed(data_event(b"x"), 7, 70, 2**60), "its place is invalid: .* 1152921504606846976 ms"),
         (sections((0x75, "text")), "data that is not binary"),
         (sections((0x75, b"x"), (0x77, 1)), "bodies of two kinds"),
         (sections((0x77, 1), (0x77, 2)), "more than one value"),

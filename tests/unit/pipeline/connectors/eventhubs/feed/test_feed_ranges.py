@@ -177,7 +177,7 @@ def test_what_follows_the_range_is_not_yielded(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_a_gap_is_not_read_over(monkeypatch: pytest.MonkeyPatch, pages: list[list[int]]) -> None:
     delivers(monkeypatch, *pages, [8])
-    with pytest.raises(FeedUnavailable, match="lacks events behind"):
+    with pytest.raises(FeedUnavailable, match="lacks events after"):
         list(reader().read_range("0", EventRange("3", "7", 4)))
 
 

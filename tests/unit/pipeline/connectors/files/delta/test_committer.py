@@ -277,7 +277,7 @@ async def test_a_failed_sync_leaves_the_outcome_open_and_names_the_table(
 
     with monkeypatch.context() as patched:
         patched.setattr(module, "sync_directory", fail)
-        with pytest.raises(Ambiguous, match=rf"{path}.*may not outlive a loss of power.*Input/output error"):
+        with pytest.raises(Ambiguous, match=rf"{path}.*might not survive a loss of power.*Input/output error"):
             await writer.write(output(3, 6), Permit())
         with pytest.raises(SinkUnavailable, match=rf"{path}.*Input/output error"):
             await sink.open(claim(2))
@@ -324,7 +324,7 @@ async def test_a_commit_that_is_not_stored_when_its_answer_is_lost_may_still_arr
     writer = await sink.open(claim(1))
     await writer.write(output(0, 3), Permit())
     server.replace = lose
-    with pytest.raises(Ambiguous, match="it may or may not be done"):
+    with pytest.raises(Ambiguous, match="it may or may not have been done"):
         await writer.write(output(3, 6), Permit())
     server.replace = lambda request: None
     assert late[0].name not in server.blobs

@@ -115,7 +115,7 @@ async def test_a_record_that_was_deleted_is_not_guessed(sinks: Callable[..., Del
     await writer.write(output(0, 2), Permit())
     for record in (tmp_path / "table" / ROOM).rglob("*.json"):
         record.unlink()
-    with pytest.raises(SinkRejected, match="is missing, which has the position of partition 'p'"):
+    with pytest.raises(SinkRejected, match="with the position of partition 'p' of pipeline"):
         await sinks().open(claim(2))
 
 

@@ -237,7 +237,7 @@ def test_an_error_of_the_store_or_of_an_unknown_kind_leaves_a_merge_open(
 
     table = made(tmp_path)
     monkeypatch.setattr(DeltaTable, "merge", fail)
-    with pytest.raises(FilesUncertain, match="it may or may not be done") as error:
+    with pytest.raises(FilesUncertain, match="it may or may not have been done") as error:
         table.merge(pa.table({"a": [1]}), ["a"], {"lease": 1})
     assert not isinstance(error.value, MergeRefused)
 
