@@ -1,4 +1,4 @@
-"""The way in of the command `leasehold`, and of `python -m leasehold`."""
+"""The entry point of the command `leasehold`, and of `python -m leasehold`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Ctrl-C before a command has anything to end causes no traceback."""
+    """Run the command. Ctrl-C causes no traceback, even before the command has anything to end."""
     open_closed_streams()
     try:
         with importing():

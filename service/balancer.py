@@ -40,8 +40,8 @@ class Balancer:
     """Reads the group and takes leases.
 
     - has_met_others: whether another live host was ever seen.
-    - expired: leases whose owner is dead or has renounced them, by the last scan.
-    - paused: pipelines that rest.
+    - expired: leases whose owner is dead or has renounced them, as of the last scan.
+    - paused: pipelines that are paused, as of the last scan.
     - ready: set once every partition that can have a lease has one.
     """
 
@@ -58,7 +58,7 @@ class Balancer:
         reports: Reports,
         runtime: Runtime,
     ) -> None:
-        """workers: those that run."""
+        """workers: the running ones."""
         self.has_met_others = False
         self.expired: frozenset[LeaseKey] = frozenset()
         self.paused: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class Balancer:
         self._log, self._stats = runtime.log, runtime.stats
         self._wake = asyncio.Event()
         self._others: frozenset[str] = frozenset()
-        """The other hosts that live, by the last scan."""
+        """The other live hosts, as of the last scan."""
         self._outlived: Watch[LeaseKey] = Watch()
         self.lookout = Lookout(self.reader, membership, wake=self.wake, judge=self._wake.set, runtime=runtime)
         self.partitions = Partitions(
@@ -93,7 +93,7 @@ class Balancer:
         self._wake.set()
 
     async def run(self, group: asyncio.TaskGroup, stopping: asyncio.Event) -> None:
-        """Rounds until `stopping` is set. group: the tasks that it starts. Raises DuplicateHost."""
+        """Run rounds until `stopping` is set. group: gets the tasks that rounds start. Raises DuplicateHost."""
         streak = Streak(self._clock)
         while not stopping.is_set():
             self._wake.clear()
@@ -106,10 +106,10 @@ class Balancer:
                 streak.log_failure(self._log, "scan failed, retrying", error)
                 self.reader.outdate()
                 self.reader.failed += 1
-                # Looks leave the container to the next scan.
+                # Look less often: leave the container alone until the next scan.
                 self.lookout.is_handing_over = self.lookout.is_unjudged = False
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
-                # Whatever wakes it: workers end in numbers while the container is away.
+                # `wake` does not end this pause: many workers end while the container is away.
                 await sleep_unless_stopped(stopping, pause)
                 continue
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
@@ -117,7 +117,7 @@ class Balancer:
             alarm.cancel()
 
     async def _round(self, group: asyncio.TaskGroup) -> float:
-        """Read, decide, act; the seconds until the next round."""
+        """Read, decide, act. Returns the seconds until the next round."""
         is_pending = bool(self._failures.values() or self.lookout.is_handing_over)
         scan, host_scan = await self.reader.read(is_pending=is_pending)
         others, watch = host_scan.live - {self._keeper.host}, self._membership.watch
@@ -135,7 +135,7 @@ class Balancer:
         await self._clear_away(host_scan, scan, [key for key in outlived if key in scan.seen])
         is_left = any(audit.left for audit in audits.values())
         if any(audit.created for audit in audits.values()):
-            self.wake()  # they are there to be taken
+            self.wake()  # these leases can be taken now
         elif not is_left:
             self.ready.set()
         is_waiting = wanted.ask or (self._may_plan and self.planner.awaits_leases)
@@ -147,7 +147,7 @@ class Balancer:
 
     @property
     def _may_plan(self) -> bool:
-        """A host without trust would lose at once what it takes, and one that has not seen the others would take all."""
+        """Without trust, this host would lose at once what it takes. Before it has seen the others, it would take all leases."""
         return self._membership.session.is_trusted and self._membership.watch.began > -inf
 
     def _notice_hosts(self, others: frozenset[str]) -> None:
@@ -166,7 +166,7 @@ class Balancer:
             self._reports.report("unreadable document", name, str(unread))
 
     def _rest(self, controls: Controls) -> None:
-        """A paused pipeline is not worked on: its leases are released, and the plan takes none."""
+        """Stop the workers of paused pipelines, which release their leases. The plan takes none of these leases."""
         paused = controls.paused & self._pipelines.keys()
         for name in sorted(paused - self.paused):
             self._log.info("pipeline paused", pipeline=name, why=controls.why(name))
@@ -178,22 +178,22 @@ class Balancer:
                 worker.stop()
 
     def _set_aside(self, key: LeaseKey, error: Exception, scan: Scan) -> None:
-        """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
+        """Record that an orphan would fail, without trying it: each try would fail, and raise its epoch."""
         lease = scan.seen[key].lease if key in scan.seen and key not in self._workers else None
         if lease is not None and not lease.closed and lease.owner in (None, self._keeper.host):
             self._failures.would_fail(key, error, lease.continuation)
 
     async def _clear_away(self, host_scan: HostScan, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
-        """The documents of hosts that are long dead, and of partitions that are long gone.
+        """Delete the documents of hosts that died long ago, and of partitions that ended long ago.
 
-        Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
+        Not at once: a host that was frozen may still act on what it read when the children of such partitions had no leases.
         """
-        read_at = self.reader.read_at  # the scan may be older: nothing has changed since
+        read_at = self.reader.read_at  # later than the scan if nothing has changed since
         audits = Intervals(1.5 * self._timing.audit_s, self._timing.audit_s, 0.0)
         self._outlived = self._outlived.scanned(dict.fromkeys(outlived, ()), read_at, read_at, audits)
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.patience_s, read_at)
         try:
-            self.reader.host_scan = replace(host_scan, dead=())  # rounds that read nothing do not try again
+            self.reader.host_scan = replace(host_scan, dead=())  # so rounds that read nothing do not try again
             await self._membership.clear_away(host_scan)
             for key in sorted(long_gone):
                 await self._keeper.forget(scan.seen[key])
@@ -202,8 +202,8 @@ class Balancer:
             self._log.debug("clearing away failed", error=str(error))
 
     def _pause(self, scan: Scan, *, is_soon: bool) -> float:
-        """Until the next round: sooner where a lease is handed over, was lost to another, or may be tried again. If a host dies,
-        the lookout begins one."""
+        """Seconds until the next round: fewer if leases are being handed over, were lost to another host, or may be tried again.
+        If a host dies, the lookout begins a round."""
         now = self._clock.monotonic()
         due = [each.until for each in self._failures.values() if each.until > scan.started and not each.is_retried]
         earliest = min([*due, self.reader.due_at(scan)]) - now
@@ -212,7 +212,7 @@ class Balancer:
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
 
     def _judge_failures(self, scan: Scan) -> None:
-        """Partitions that deliver are reported by their workers; the others show by the scan."""
+        """Find recoveries in the scan. Workers here report only partitions that deliver."""
         me = self._keeper.host
         for key, failure in list(self._failures.items()):
             if failure.at >= scan.started:
@@ -229,8 +229,8 @@ class Balancer:
                 self._failures.forget(key)
 
     def _is_idle(self, key: LeaseKey) -> bool:
-        """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that
-        has not yet read what it will fail at."""
+        """Whether the lease's worker has had nothing to do for a while. A worker that has not yet read what it will fail at
+        is also idle for a moment."""
         worker = self._workers.get(key)
         idle_since = None if worker is None else worker.progress.idle_since
         return idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s

@@ -20,7 +20,7 @@ class _QueuedCall(NamedTuple):
 
 
 class CallbackThread:
-    """Runs calls one at a time, in order. It starts with the first one.
+    """Runs calls one at a time, in order. The thread starts with the first call.
 
     The thread is a daemon: neither a stop nor the end of the process waits for a call that blocks for ever.
     """
@@ -31,9 +31,10 @@ class CallbackThread:
         self._is_started = False
 
     async def run(self, function: Callable[[], object]) -> object:
-        """Its result. Raises what it raises; an exit becomes a RuntimeError. A cancellation does not end the call itself.
+        """Return the function's result. Raises what it raises; an exit becomes a RuntimeError. A cancellation does not end the
+        call itself.
 
-        Raises RuntimeError if the thread does not start. The next call tries again.
+        Raises RuntimeError if the thread does not start. The next call tries to start it again.
         """
         if not self._is_started:
             Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
@@ -49,7 +50,7 @@ class CallbackThread:
         return result
 
     def close(self) -> None:
-        """Ends the thread after the call under way."""
+        """End the thread after all queued calls."""
         self._calls.put(None)
 
 
@@ -63,7 +64,7 @@ def _work(calls: SimpleQueue[_QueuedCall | None]) -> None:
 def _outcome(function: Callable[[], object]) -> Outcome:
     try:
         return function(), None
-    except BaseException as error:  # the thread outlives them all
+    except BaseException as error:  # no error ends the thread
         return None, error
 
 

@@ -1,6 +1,6 @@
 """What a sink has made safe, and when that is written into the lease (R4 of docs/protocol.md).
 
-Positions that the sink holds may lag in the lease; those that it does not only for as long as was agreed to. A partition that
+If the sink holds the position, the one in the lease may be older by `checkpoint_s`, otherwise by `unkept_s`. A partition that
 has nothing to do gets its checkpoint soon.
 """
 
@@ -19,7 +19,7 @@ from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import Stats
 
 IDLE_S = 0.5
-"""A partition that had nothing to do for so long gets its checkpoint."""
+"""How long a partition has had nothing to do when it gets its checkpoint."""
 
 
 class Checkpoints:
@@ -54,12 +54,12 @@ class Checkpoints:
 
     @property
     def is_due(self) -> bool:
-        """Whether what was delivered has gone without a checkpoint for as long as it may where the sink holds no position."""
+        """Whether output in a sink that holds no position has gone without a checkpoint for as long as it may (`unkept_s`)."""
         return self._safe is not None and self._clock.monotonic() >= self._checkpointed_at + self._pipeline.unkept_s
 
     def has_moved(self, position: str | None, state: str) -> bool:
-        """Note the sink's position. False if the lease has it already: several batches became safe at once, and the
-        first one's checkpoint was for all."""
+        """Note the sink's position. Returns False if the lease has it already: several batches became safe at once, and the
+        first one's checkpoint covered all."""
         safe = (position, state)
         if safe == self._kept:
             return False
@@ -87,7 +87,7 @@ class Checkpoints:
             self._was_kept()
 
     async def keep_lazily(self) -> NoReturn:
-        """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner. Raises LeaseLost."""
+        """Keep writing checkpoints: each `lag_s` after the last one, or sooner if the partition is idle. Raises LeaseLost."""
         while True:
             await self._dirty.wait()
             left = self._due_at - self._clock.monotonic()

@@ -1,6 +1,6 @@
 """A host inside a program: `leasehold.Processor`.
 
-The host has an event loop and a thread of its own, so that a program which blocks its loop loses no lease. Handlers and observers
+The host has an event loop and a thread of its own, so a program that blocks its own loop loses no lease. Handlers and observers
 that are `async def` run on the program's loop.
 """
 
@@ -39,7 +39,7 @@ LOOP_ENDED = (
     " stop the processor before its loop ends, as `async with processor:` does"
 )
 CLOSED_S = 1.0
-"""How often the host looks whether that loop was closed. `asyncio.run` lets it know before."""
+"""How often the host checks whether that loop was closed. With `asyncio.run`, a cancellation shows it earlier."""
 
 
 class Processor:
@@ -61,10 +61,10 @@ class Processor:
         **unknown: object,
     ) -> None:
         """- `leases`: by default a file `leases.db`.
-        - `host`: a name that is unique on these leases; `auto` is the machine's, with a number if it is in use here.
+        - `host`: a name that is unique on these leases; `auto` is the machine's name, with a number if that is in use here.
         - `api`: serves the REST API and the dashboard.
-        - `on`: hears what happens to leases, partitions and batches (`leasehold.Notifications`).
-        - `log`: by default as structlog is set up, or else from `info` on to standard error.
+        - `on`: an observer of leases, partitions and batches (`leasehold.Notifications`).
+        - `log`: by default, the program's configuration of structlog, or if there is none, level `info` to standard error.
 
         Raises ConfigurationError with all problems.
         """
@@ -80,7 +80,8 @@ class Processor:
     def from_yaml(
         cls, path: str | Path, *, handlers: Mapping[str, object] | None = None, on: Notifications | None = None
     ) -> Self:
-        """A processor of a file of settings. handlers: by what the file has as `handler`, which then need not be importable.
+        """A processor from a file of settings. handlers: a function for each value of `handler` in the file; such a value need
+        not be importable.
 
         Raises ConfigurationError.
         """
@@ -94,7 +95,7 @@ class Processor:
         return self
 
     def to_yaml(self) -> str:
-        """The settings as a file. Secrets become `${NAME}`. Raises ConfigurationError for what a file cannot name."""
+        """The settings as a file. Secrets become `${NAME}`. Raises ConfigurationError for what a file cannot express."""
         from leasehold.service.config.written import yaml_of
 
         return yaml_of(self.settings, os.environ, has_observer=self._on is not None)
@@ -110,7 +111,7 @@ class Processor:
         self._is_asked = False
         """Whether a stop was requested."""
         self._is_orphan = False
-        """Whether the loop of the program has ended before that."""
+        """Whether the program's loop ended before a stop was requested."""
         self._core: ProcessorCore | None = None
         self.port: int | None = None
         """The port of the REST API. None until it listens."""
@@ -130,7 +131,8 @@ class Processor:
         await self.stop()
 
     async def run(self) -> None:
-        """Until Ctrl-C or SIGTERM, or `stop`. Raises what ended it otherwise. Signals are heeded in the main thread only."""
+        """Run the host until Ctrl-C, SIGTERM or `stop`. Raises an error that ends it earlier. Signals work only in the main
+        thread."""
         with self._heeding_signals():
             try:
                 await self.start()
@@ -139,8 +141,8 @@ class Processor:
                 await self.stop()
 
     async def start(self) -> None:
-        """Returns once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost. The host ends with the
-        event loop that started it."""
+        """Start the host, and return once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost. The
+        host ends with the event loop that started it."""
         if self._life is not None:
             raise RuntimeError("this processor was started before, and starts once: make another one")
         program = asyncio.get_running_loop()
@@ -156,14 +158,14 @@ class Processor:
             raise
 
     async def wait(self) -> None:
-        """Waits until the host has ended, by itself or by `stop`. Raises what ended it."""
+        """Wait until the host has ended, by an error or by `stop`. Raises the error that ended it."""
         await _outcome_of(self._started())
 
     async def stop(self) -> None:
-        """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
-        `wait`. In a handler it returns at once, and the host stops when the handler has returned. A plain handler calls it by
-        `asyncio.run(processor.stop())`. In a thread that the handler has started it waits for the handler, which must not
-        wait for that thread."""
+        """Stop gracefully, within `host.stop_timeout_s`: leases are released with their positions. `wait` raises what went wrong
+        before. In a handler, `stop` returns at once, and the host stops when the handler has returned. A plain `def` handler
+        calls `asyncio.run(processor.stop())`. In a thread that a handler has started, `stop` waits for the handler, which must
+        not wait for that thread."""
         from leasehold.pipeline.connectors.handler_loop import is_in_call
 
         if self._life is None:
@@ -176,9 +178,9 @@ class Processor:
         self._host.end()
 
     async def idle(self) -> Backlog:
-        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that stand still.
+        """Wait until the whole group has nothing left to do. `failed` and `held` of the result name partitions that stand still.
 
-        Raises what ended the host before.
+        Raises the error that ended the host before.
         """
         life = _on_this_loop(self._started())
         idle = asyncio.ensure_future(self._there(lambda core: core.idle()))
@@ -191,11 +193,11 @@ class Processor:
         return await idle
 
     async def lag(self) -> tuple[Estimate, ...]:
-        """How many events and seconds each partition is behind, its owner, and why it stands still."""
+        """How many events and seconds each partition is behind, who owns it, and why it stands still if it does."""
         return await self._there(_estimated)
 
     async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:
-        """The call's answer, from the host's loop."""
+        """Run the call on the host's loop, and return its answer."""
         core = self._core
         if self._started().done():
             raise RuntimeError("this processor has ended: make another one")
@@ -213,7 +215,7 @@ class Processor:
         return self._life
 
     async def _follow(self, life: Future[None]) -> None:
-        """On the loop of the program: `asyncio.run` cancels what is left on it, and then waits for that."""
+        """Runs on the program's loop: at its end, `asyncio.run` cancels the tasks that are left, and then waits for them."""
         ended = _on_this_loop(life)
         try:
             await asyncio.wait({ended})
@@ -224,8 +226,8 @@ class Processor:
             raise
 
     async def _watch(self, program: asyncio.AbstractEventLoop) -> None:
-        """On the host's loop: a program may also close its loop without `asyncio.run`."""
-        while not program.is_closed():  # noqa: ASYNC110 - it tells nobody
+        """Runs on the host's loop: a program may also close its own loop without `asyncio.run`."""
+        while not program.is_closed():  # noqa: ASYNC110 - a loop gives no signal when it is closed
             await asyncio.sleep(CLOSED_S)
         self._orphan()
 
@@ -253,7 +255,7 @@ class Processor:
             yield
 
     async def _live(self, program: asyncio.AbstractEventLoop) -> None:
-        """On the host's loop, from its name to its end."""
+        """The host's life, on its own loop: from the choice of its name to its end."""
         from leasehold.pipeline.connectors.handler_loop import PROGRAM, HandlerLoop
         from leasehold.service.cli.host_name import host_name
         from leasehold.service.cli.run import add_metrics, run_processor, serve_api, wait_until_over
@@ -288,7 +290,7 @@ class Processor:
 
 
 def _settings(pipelines: tuple[object, ...], sections: Mapping[str, Any], problems: list[str]) -> Settings:
-    """problems: of the arguments already. Raises ConfigurationError, with them."""
+    """problems: those found in the arguments so far. Raises ConfigurationError, with these too."""
     settings, good = None, {each.name: each for each in pipelines if isinstance(each, Pipeline)}
     try:
         settings = Settings(pipelines=tuple(good.values()), **sections)
@@ -300,7 +302,7 @@ def _settings(pipelines: tuple[object, ...], sections: Mapping[str, Any], proble
 
 
 def _loaded(path: Any, handlers: Any, problems: list[str]) -> tuple[Settings, Path]:
-    """problems: of the arguments already. Raises ConfigurationError, with them and those of the file."""
+    """problems: those found in the arguments so far. Raises ConfigurationError, with these and those of the file."""
     from leasehold.service.config.load import load
 
     if not isinstance(path, str | Path):
@@ -325,7 +327,7 @@ def _problems_of_handlers(handlers: object) -> Iterator[str]:
     known = handlers[0] if isinstance(handlers, list | tuple) and handlers else handlers
     name = getattr(known, "__name__", "on_changes")
     yield (
-        f"`handlers` is {_what(handlers)}, and must be a mapping from what the file has as `handler`, like"
+        f"`handlers` is {_what(handlers)}, and must be a mapping from the file's values of `handler` to functions, like"
         f' {{"module:{name}": {name}}}'
     )
 
@@ -364,9 +366,9 @@ def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Ite
     names = set()
     for each in pipelines:
         if isinstance(each, list | tuple):
-            yield f"takes pipelines, and no {type(each).__name__} of them: write Processor(*pipelines, leases=...)"
+            yield f"takes pipelines, not a {type(each).__name__} of them: write Processor(*pipelines, leases=...)"
         elif not isinstance(each, Pipeline):
-            yield f"takes pipelines, and got one thing that is {_what(each)}: write Processor(Pipeline(...), leases=...)"
+            yield f"takes pipelines, and got an argument that is {_what(each)}: write Processor(Pipeline(...), leases=...)"
         elif each.name in names:
             yield f"two pipelines are named '{each.name}': every name is used once"
         else:
@@ -413,19 +415,19 @@ async def _estimated(core: ProcessorCore) -> tuple[Estimate, ...]:
 
 
 async def _outcome_of(future: Future[None]) -> None:
-    """Awaits it without cancelling it."""
+    """Await the future without cancelling it."""
     await await_shielded(_on_this_loop(future))
 
 
 def _on_this_loop(life: Future[None]) -> asyncio.Future[None]:
-    """It may be left alone: `wait` raises what ended the host."""
+    """The future for this loop. Its error may stay unretrieved: `wait` raises what ended the host."""
     wrapped = asyncio.wrap_future(life)
     wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
     return wrapped
 
 
 def _heard_in(on: Notifications, loop: Any) -> Notifications:
-    """The same observer, whose `async def` methods run on that loop."""
+    """The same observer; its `async def` methods run on that loop."""
     from leasehold.pipeline.connectors.handler_loop import call_plainly
 
     def hearing(method: Any) -> Callable[..., Any]:

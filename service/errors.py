@@ -1,10 +1,10 @@
-"""What stops a host, or keeps it from starting.
+"""Errors that stop a host, keep it from starting, or refuse an operator's action.
 
 ServiceError
 ├── ConfigurationError    the settings are wrong; every problem is listed
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
 ├── NotNow                the lease's state does not allow an operator's action
-├── NothingToImport       the input of an import is not of the announced kind
+├── NothingToImport       the input of an import has no leases of the pipeline and its feed
 └── BatchHung             a batch made no progress for batch_timeout_s
 """
 
@@ -16,7 +16,7 @@ class ServiceError(Exception):
 
 
 class ConfigurationError(ServiceError, ValueError):
-    """The settings are wrong, of a file or of a program. `problems`: one line each, with place, problem and remedy."""
+    """The settings of a file or of a program are wrong. `problems`: one line each, with place, problem and remedy."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__(
@@ -28,11 +28,12 @@ class ConfigurationError(ServiceError, ValueError):
 
 
 class StartFailed(ServiceError):
-    """Something that the host needs is not there. Nothing was processed."""
+    """Something that the host needs is not available. Nothing was processed."""
 
 
 class NotNow(ServiceError):
-    """The lease, or the host that it was to go to, is not in a state for it. Nothing was written; the message says what would."""
+    """The state of the lease, or of the host that should get it, forbids the action. Nothing was written; the message says what
+    would help."""
 
 
 class NothingToImport(ServiceError):

@@ -1,4 +1,4 @@
-"""Partitions that failed here: each is left alone for a while, and then tried again, as the cause may be gone."""
+"""Partitions that failed here: each is left alone for a while, and then tried again, because the cause may be gone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from leasehold.service.errors import BatchHung
 from leasehold.service.texts import described
 
 HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
-"""A partition is left alone for 1 s, then 2, 4, ... up to this. For the longest at once if its batch hung: to try that takes
-minutes, and a host that would try it again within a duration would keep it from the others."""
+"""A failed partition is left alone for 1 s, then 2, 4, ... up to `max_s`. If its batch hung, the first pause is the longest: each
+try takes minutes, and a host that tried again within a duration would keep the lease from the others."""
 LEFT_TO_OTHERS = Backoff(first_s=60.0, max_s=1800.0)
-"""For how long a lease that failed here is left to a host that works on it: longer each time it was requested since."""
+"""How long a lease that failed here is left to another host that works on it: longer after each request for it."""
 QUIET_FIRST_S = 2.0
-"""How long the log says nothing more of a failure that repeats; then twice as long, and so on."""
+"""How long a repeated failure is not logged again; then twice as long, and so on."""
 
 Verdict = Literal["failing", "recovered", "over"]
-"""over: it is not known to work again, but this host has nothing more to report about it."""
+"""over: the partition is not known to work again, but this host has nothing more to report about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Failure:
     count: failures in a row. since: when the first of them happened; at: when the last one did.
     until: when this host tries again.
     position: the lease's continuation at the last failure. If it changes, the partition has moved.
-    is_retried: the worker is still there, keeps the lease and tries again by itself.
+    is_retried: the worker still runs, keeps the lease, and tries again.
     """
 
     error: Exception
@@ -47,13 +47,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Failures of a partition that ended its workers, which released the lease, since a worker here last delivered.
+    """Failures that ended workers of a partition, which released the lease, since a worker here last delivered.
 
-    Another host that gets on with it does not end this: it shows who is to blame. Times are Clock seconds.
+    Progress on another host does not end this: it shows that the fault is here. Times are Clock seconds.
 
     - count: how many. since: when the first happened; at: when the last one did.
     - until: when this host may take the lease again, if no host works on it.
-    - requests: how often this host has requested the lease of another since.
+    - requests: how often this host has since requested the lease from another.
     """
 
     count: int
@@ -64,7 +64,7 @@ class Ended:
 
     @property
     def left_until(self) -> float:
-        """When this host may request the lease of another."""
+        """When this host may request the lease from another."""
         return self.at + LEFT_TO_OTHERS.pause_s(self.requests + 1, 0.0)
 
 
@@ -73,8 +73,8 @@ class Streak:
 
     - `count`: how many.
 
-    The log gets the first of them, and then one in an interval that doubles each time. What fails for an hour may be tried
-    again every second by each lease, and the log may be on the disk that is full.
+    The first one is logged, and then one per interval, which doubles each time. Something that fails for an hour may be tried
+    every second for each lease, and the log may be on the disk that is full.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -84,7 +84,7 @@ class Streak:
         self._quiet_until = 0.0
 
     def count_failure(self) -> bool:
-        """Whether this failure belongs into the log."""
+        """Count another failure. Returns whether it has to be logged."""
         now = self._clock.monotonic()
         if not self.count:
             self._since = self._quiet_until = now
@@ -95,7 +95,7 @@ class Streak:
         return True
 
     def log_failure(self, log: Log, event: str, error: BaseException | str, **about: object) -> None:
-        """Count another failure, and log it unless that was done a moment ago. error: logged with its class, unless a text.
+        """Count another failure, and log it unless one was logged a moment ago. error: an exception is logged with its class.
 
         about: more fields to log.
         """
@@ -104,18 +104,18 @@ class Streak:
             log.warning(event, **about, error=text, attempt=self.count)
 
     def log_end(self, log: Log, event: str, **about: object) -> None:
-        """It works. Log that if it had failed."""
+        """Note a success. Log the recovery if there were failures before."""
         if (fields := self.end()) is not None:
             log.info(event, **about, **fields)
 
     def end(self) -> dict[str, object] | None:
-        """It works. What to log about the failures before; None if there were none."""
+        """Note a success. Returns what to log about the failures before; None if there were none."""
         count, self.count = self.count, 0
         return recovery_fields(count, self._clock.monotonic() - self._since) if count else None
 
 
 def recovery_fields(count: int, for_s: float) -> dict[str, object]:
-    """What every line of the log about a recovery has."""
+    """The fields of every log line about a recovery."""
     return {"after_attempts": count, "failing_for_s": round(for_s, 1)}
 
 
@@ -147,7 +147,7 @@ class Failures(Mapping[LeaseKey, Failure]):
 
     @property
     def held_off(self) -> list[LeaseKey]:
-        """Those that are not to be tried yet."""
+        """The partitions that must not be tried yet."""
         return [key for key in {**self._last, **self.ended} if self.holds_off(key)]
 
     def holds_off(self, key: LeaseKey) -> bool:
@@ -158,7 +158,8 @@ class Failures(Mapping[LeaseKey, Failure]):
         return self._clock.monotonic() < until
 
     def record_failure(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
-        """Its worker ended: the partition is left alone for twice as long as last time, or for long if its batch hung."""
+        """The partition's worker failed and ended. Leave the partition alone for twice as long as last time, or for the longest
+        pause if its batch hung."""
         now, known = self._clock.monotonic(), self.ended.get(key)
         count, since, requests = (known.count, known.since, known.requests) if known else (0, now, 0)
         pause_s = HOLD_OFF.max_s if isinstance(error, BatchHung) else HOLD_OFF.pause_s(count + 1, 0.0)
@@ -166,20 +167,20 @@ class Failures(Mapping[LeaseKey, Failure]):
         self._keep(key, error, pause_s, position, counts=1)
 
     def note_request(self, key: LeaseKey) -> None:
-        """This host requests the lease of another."""
+        """Count a request of this host for the lease of another."""
         if (known := self.ended.get(key)) is not None:
             self.ended[key] = replace(known, requests=known.requests + 1)
 
     def record_retry(self, key: LeaseKey, error: Exception, pause_s: float, position: str | None) -> None:
-        """Its worker continues and tries again after pause_s."""
+        """The partition's worker continues, and tries again after pause_s."""
         self._keep(key, error, pause_s, position, counts=1, is_retried=True)
 
     def would_fail(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
-        """It was not tried, as that would be in vain: left alone for as long as any."""
+        """The partition was not tried, because that would be in vain. Leave it alone for the longest pause."""
         self._keep(key, error, HOLD_OFF.max_s, position, counts=0 if key in self._last else 1)
 
     def record_recovery(self, key: LeaseKey, *, by: str | None = None) -> None:
-        """It works again. by: another host, if it works there."""
+        """The partition works again. by: the other host where it works, if it is not this one."""
         failure = self._last.pop(key, None)
         if by is None:
             self.ended.pop(key, None)
@@ -188,7 +189,7 @@ class Failures(Mapping[LeaseKey, Failure]):
             self._recovered(key, failure, fields if by is None else {**fields, "by": by})
 
     def forget(self, key: LeaseKey) -> None:
-        """It is no longer ours to report, whether it works or not."""
+        """The partition is no longer this host's to report, whether it works or not."""
         self._last.pop(key, None)
         self.ended.pop(key, None)
 
@@ -217,11 +218,11 @@ class Failures(Mapping[LeaseKey, Failure]):
 
 
 def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace_s: float, is_idle: bool) -> Verdict:
-    """What a scan that was read after the failure shows about it.
+    """What a scan that began after the failure shows about it.
 
-    - `lease`: as the scan has it; None if it is gone.
-    - `is_idle`: our worker has had nothing to do for a while.
-    - `grace_s`: for how long after `until` a failure is kept while another host, which may fail as well, has the lease.
+    - `lease`: as in the scan; None if it no longer exists.
+    - `is_idle`: this host's worker has had nothing to do for a while.
+    - `grace_s`: how long after `until` a failure is kept while another host, which may fail as well, has the lease.
     """
     if lease is None or lease.closed:
         return "over"
@@ -229,7 +230,7 @@ def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace
         return "recovered" if is_idle else "failing"
     has_moved = lease.continuation != failure.position
     if lease.owner is None:
-        return "over" if has_moved else "failing"  # another host got on, or an operator has moved it
+        return "over" if has_moved else "failing"  # another host made progress, or an operator moved the position
     if has_moved:
         return "recovered"
     return "over" if now >= failure.until + grace_s else "failing"

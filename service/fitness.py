@@ -1,7 +1,7 @@
 """Whether this host can do its work, pipeline by pipeline, and what becomes of its leases if it cannot.
 
     well      --- it fails for a duration ------------------> sick        shown to the others: it gets no leases
-    sick      --- another host is fit, which shows --------> leaving     its workers settle or drop their batches, and end
+    sick      --- another host shows that it is fit --------> leaving     its workers settle or drop their batches, and end
     leaving   --- nothing is sent any more -----------------> renounced   shown to the others: they take its leases
     renounced --- a probe succeeds, after a while ----------> well        in a new term
 
@@ -32,24 +32,25 @@ from leasehold.service.worker import Worker
 
 State = Literal["well", "sick", "leaving", "renounced"]
 PROVED_FOR_S = 60.0
-"""How long a delivery, or a probe that succeeded, shows that a host is fit."""
+"""How long a delivery or a successful probe counts as proof that a host is fit."""
 PROBED_EVERY_S = 5.0
 PROBE_CALLS = 2
-"""How many calls of a probe follow each other."""
+"""How many calls a probe makes one after the other."""
 REST = Backoff(first_s=40.0, max_s=1800.0)
-"""From falling sick to the first try to resume: longer each time, until the host was well for as long as it would rest next."""
+"""The time from sickness to the first try to resume: longer each time, until the host has been well for as long as its next
+rest."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
-"""For how long a lease may fail here that failed at its last owner, before that counts against this host."""
+"""How long a lease that failed at its last owner may fail here before that counts against this host."""
 TRIAL = 2
-"""For how many durations the one lease is tried that a host requests when it resumes, unless it delivers sooner."""
+"""For how many durations a host that resumes tries the one lease that it requests, unless it delivers sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
     """What other live hosts show.
 
-    - is_fit: whether one is. are_able: whether one may take leases, as far as is known.
-    - sick_s: for how long some have shown that they are sick; None if none does.
+    - is_fit: whether one of them is fit. are_able: whether one may take leases, as far as is known.
+    - sick_s: how long ago the latest of the sick ones became sick; None if none is sick.
     """
 
     is_fit: bool = False
@@ -61,7 +62,8 @@ class Peers:
 class Proof:
     """What shows that a pipeline works here.
 
-    - delivered_s: how long ago it delivered. proved_s: or a probe succeeded. probe_failed: whether the last probe did.
+    - delivered_s: how long ago it last delivered. proved_s: how long ago it last delivered, or a probe succeeded.
+    - probe_failed: whether the last probe failed, with no delivery since.
     """
 
     delivered_s: float = inf
@@ -73,13 +75,13 @@ class Proof:
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
-    - fails_s: for how long writes of leases have failed, or the partition that has failed for longest.
-    - failing: for how long each partition has failed that has a worker, or whose worker ended so and may not try again yet.
+    - fails_s: the longest time for which writes of leases, or a partition, have failed.
+    - failing: how long each partition has failed, if it has a worker, or its worker failed and must not be replaced yet.
     - has_released: whether leases were released here because they failed.
-    - reads_fail_s: for how long readings of leases have failed.
-    - trusted_s: since the host's last lapse of trust.
+    - reads_fail_s: how long reads of leases have failed.
+    - trusted_s: how long ago the host's last lapse of trust ended.
 
-    `failing` and `reads_fail_s` are 0 of what was not tried again since the last lapse. The cause may have ended with that.
+    `failing` and `reads_fail_s` are 0 for what was not tried again since the last lapse: the cause may have ended with it.
     """
 
     now: float
@@ -94,7 +96,7 @@ class Facts:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether something fails, and a probe has to find out whether all does."""
+        """Whether something fails, and a probe has to find out whether everything does."""
         return self.fails_s >= self.lasts_s
 
     @property
@@ -105,17 +107,17 @@ class Facts:
 
     @property
     def is_blind(self) -> bool:
-        """A host that cannot read the leases keeps its own, which it can process, and gets no others."""
+        """Whether this host cannot read leases: it keeps its own, which it can process, and gets no others."""
         return self.reads_fail_s >= self.lasts_s
 
     @property
     def may_lack_workers(self) -> bool:
-        """Whether others have its leases, if it has no workers: they requested them, or they are fit for what was released."""
+        """Whether a host without workers can rely on others for its leases: they requested them, or one is fit to take them."""
         return self.peers.is_fit or not self.has_released
 
     @property
     def is_outage(self) -> bool:
-        """Whether trust has lapsed lately: what fails may do so for want of the store."""
+        """Whether trust has lapsed lately: the lease store may be the cause of failures."""
         return self.trusted_s < self.lasts_s
 
     @property
@@ -128,18 +130,20 @@ class Facts:
 
     @property
     def answers_the_sick(self) -> bool:
-        """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
+        """Whether this host has shown that it is fit after the latest other one became sick. An older proof does not count: both
+        may have one cause."""
         return self.peers.sick_s is not None and self.proof.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
 
     @property
     def is_well_proved(self) -> bool:
-        """Whether its proof is a delivery, if leases failed here: no probe shows what a handler will do."""
+        """Whether the proof is a delivery, which it must be if leases failed here: no probe shows what a handler will do."""
         return not self.has_released or self.proof.delivered_s <= (self.peers.sick_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineHealth:
-    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced, since it was well for long."""
+    """The state of one pipeline. since: when it became well or sick. rests: how often it was renounced since it was last well
+    for a long time."""
 
     state: State = "well"
     since: float = -inf
@@ -165,7 +169,7 @@ class PipelineHealth:
         return self
 
     def may_resume(self, facts: Facts) -> bool:
-        """Whether it has rested. It rests no longer than the first time while no other host may take leases."""
+        """Whether it has rested long enough. While no other host may take leases, each rest is as short as the first."""
         return facts.now - self.since >= REST.pause_s(self.rests if facts.peers.are_able else 1, 0.0)
 
     def is_on_trial(self, now: float, lasts_s: float, *, delivered_at: float, requested_at: float) -> bool:
@@ -174,7 +178,7 @@ class PipelineHealth:
         return self.state == "well" and self.rests > 0 and delivered_at < self.since and not is_tried
 
     def shown(self, facts: Facts) -> str:
-        """As `HostRecord.fitness` has it."""
+        """The pipeline's character in `HostRecord.fitness`."""
         if self.state != "well":
             return RENOUNCED if self.state == "renounced" else SICK
         if facts.is_blind and not facts.is_outage:
@@ -196,7 +200,7 @@ class _WatchedPipeline:
 
 
 class Fitness:
-    """Judges this host, shows the others, and stops what has to stop."""
+    """Judges this host, shows the others the result, and stops the workers that have to stop."""
 
     def __init__(
         self,
@@ -211,9 +215,9 @@ class Fitness:
         changed: Callable[[], None],
         runtime: Runtime,
     ) -> None:
-        """others: the other hosts that live. changed: called when leases are to move, or may.
+        """others: the other live hosts. changed: called when leases have to move, or may.
 
-        lease_of: a lease of the pipeline, if one is known; each turn another one.
+        lease_of: a lease of the pipeline, if one is known; another one for each turn.
         """
         self._pipelines = pipelines
         self._keeper = keeper
@@ -227,14 +231,14 @@ class Fitness:
         self._watched = {name: _WatchedPipeline() for name in pipelines}
         self._lapses, self._trusted_since = 0, -inf
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}
-        """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""
+        """Leases that failed at their last owner: how often such ones were taken, and until when their failures do not count."""
 
     def gives_up(self, pipeline: str) -> bool:
-        """Whether nothing of the pipeline may be begun here."""
+        """Whether no work on the pipeline may begin here."""
         return self._watched[pipeline].health.state in ("leaving", "renounced")
 
     def is_unfit(self, pipeline: str) -> bool:
-        """Whether this host cannot process it now."""
+        """Whether this host cannot process the pipeline now."""
         return self._watched[pipeline].health.state != "well"
 
     def note_delivery(self, key: LeaseKey) -> None:
@@ -248,15 +252,16 @@ class Fitness:
         self._watched[key.pipeline].requested_at = self._clock.monotonic()
 
     def note_take(self, key: LeaseKey) -> None:
-        """A lease that failed where it comes from may fail here too, through no fault of this host."""
+        """A lease that failed at its last owner may fail here too, through no fault of this host."""
         if any(key.pipeline in each.which_are(SICK, RENOUNCED) for each in self._others()):
             times = self._foreign.get(key, (0, 0.0))[0] + 1
             self._foreign[key] = times, self._clock.monotonic() + FOREIGN_REST.pause_s(times, 0.0)
 
     async def requests(self, wanted: Collection[LeaseKey]) -> tuple[LeaseKey, ...]:
-        """Those of the leases, which other hosts work on, that this host may request.
+        """Which of the wanted leases, which other hosts work on, this host may request.
 
-        It is fit for their pipeline: it has shown that lately, or a probe shows it now. What failed here is left to others.
+        It has to be fit for their pipeline: it has shown that lately, or a probe shows it now. What failed here is left to
+        others for a while.
         """
         now, ended = self._clock.monotonic(), self._failures.ended
         left = {key for key in wanted if key in ended and now < ended[key].left_until}
@@ -270,7 +275,7 @@ class Fitness:
         )
 
     def _most(self, name: str, now: float) -> int | None:
-        """How many leases it may request now; None for as many as it lacks. On trial it is one in all."""
+        """How many leases this host may request now; None: as many as it lacks. A host on trial may request one in all."""
         health, lasts_s = self._watched[name].health, self._session.timing.duration_s
         delivered_at, requested_at = self._watched[name].delivered_at, self._watched[name].requested_at
         if not health.is_on_trial(now, lasts_s, delivered_at=delivered_at, requested_at=requested_at):
@@ -278,7 +283,7 @@ class Fitness:
         return int(requested_at < health.since)
 
     async def run(self) -> None:
-        """Never returns."""
+        """Probe and judge this host again and again. Never returns."""
         while True:
             await self._clock.sleep(self._pause_s)
             self._note_lapses()
@@ -317,7 +322,7 @@ class Fitness:
         self._show(shown, resumes)
 
     def _note_sick(self, name: str, others: Collection[HostRecord]) -> None:
-        """Another sick host starts the time again: what made it sick may have begun since."""
+        """Each host that becomes sick restarts the time: what made it sick may have begun only now."""
         watched = self._watched[name]
         sick = frozenset(each.name for each in others if name in each.which_are(SICK))
         if sick - watched.sick_peers:
@@ -352,7 +357,8 @@ class Fitness:
         )
 
     def _failing(self, name: str, now: float, *, tried_since: float = -inf) -> list[float]:
-        """tried_since: failures before that count no more. A worker that runs is well then. One that ended shows nothing."""
+        """How long each partition has failed. tried_since: older failures do not count: 0 for a worker that runs, and nothing
+        for one that ended."""
         ended = {key: each for key, each in self._failures.ended.items() if key not in self._workers}
         tried = [key for key, each in ended.items() if each.at >= tried_since and now < each.until]
         keys = [key for key in (*self._workers, *tried) if key.pipeline == name]
@@ -364,7 +370,8 @@ class Fitness:
         return now - failure.since
 
     def _is_proved(self, name: str) -> bool:
-        """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
+        """Whether there is a proof that is newer than the failures here and the sickness of others. An older one shows nothing
+        about their cause."""
         facts = self._facts(name, ())
         failing = self._failing(name, facts.now)
         return facts.proof.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *failing))])
@@ -377,7 +384,7 @@ class Fitness:
             await self._probe(name)
 
     async def _probe(self, name: str) -> None:
-        """Whether lease writes, feed and sink can be reached. Nothing is changed by it."""
+        """Find out whether lease writes, feed and sink can be reached. Changes nothing."""
         watched, pipeline = self._watched[name], self._pipelines[name]
         watched.probes, watched.probed_at = watched.probes + 1, self._clock.monotonic()
         seen = self._lease_of(name, watched.probes)
@@ -387,7 +394,7 @@ class Fitness:
         try:
             async with asyncio.timeout(PROBE_CALLS * self._timing.call_timeout_s):
                 await asyncio.gather(*asked)
-        except (Exception, asyncio.CancelledError) as error:  # of anybody's feed or sink
+        except (Exception, asyncio.CancelledError) as error:  # a user's feed or sink may raise anything
             if is_cancelled(error):
                 raise
             watched.probe_failed = True
@@ -395,4 +402,4 @@ class Fitness:
         else:
             watched.probe_failed = False
             if pipeline.sink.reports_standing or not any(self._failing(name, self._clock.monotonic())):
-                watched.proved_at = self._clock.monotonic()  # otherwise the sink was not asked
+                watched.proved_at = self._clock.monotonic()  # otherwise the probe did not reach the sink

@@ -16,14 +16,14 @@ from leasehold.leases.store import Hint, LeaseStore
 from leasehold.service.failures import Streak
 
 GAP_S = 0.1
-"""Between two rounds that hints begin: a host of a large group may get many hints a second."""
+"""Pause between two rounds that hints begin: a host of a large group may get many hints a second."""
 
 BACKOFF = Backoff(first_s=0.5, max_s=60.0)
-"""Between attempts to watch. A pooler that passes no notifications on does so for ever."""
+"""Pauses between attempts to watch. A connection pooler that does not forward notifications never will."""
 
 
 class HintWatch:
-    """Watches the hints of all hosts. wake: called for those that concern this host, at most each `GAP_S`."""
+    """Watches the hints of all hosts. wake: called for those that concern this host, at most once per `GAP_S`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HintWatch:
         self._is_hinted = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled, or at once if the store has no hints. While there are none, hosts look as usual."""
+        """Watch until cancelled; return at once if the store has no hints. Without hints, hosts look as usual."""
         waking = asyncio.create_task(self._keep_waking(), name="wake")
         try:
             await self._keep_watching()

@@ -146,7 +146,7 @@ class Host:
 
     @property
     def stuck(self) -> dict[LeaseKey, str]:
-        """What gets no lease until a person helps, and why: partitions, or all of a pipeline's."""
+        """Partitions that get no lease until a person helps, and why. The partition '' means all of a pipeline."""
         found = self.balancer.partitions
         return {**found.stuck, **{LeaseKey(name, ""): why for name, why in found.blocked.items()}}
 
@@ -157,7 +157,7 @@ class Host:
 
     @property
     def own_leases(self) -> dict[LeaseKey, Lease]:
-        """Those that this host works on, as it has them."""
+        """The leases that this host works on, as it knows them."""
         return {key: worker.owned.lease for key, worker in self.workers.items()}
 
     @property
@@ -170,12 +170,13 @@ class Host:
         self.balancer.wake()
 
     def stop(self) -> None:
-        """Ask for a graceful stop: finish or drop what is in hand, checkpoint, release, leave. `run` returns then."""
+        """Request a graceful stop: finish or drop what is in hand, checkpoint, release, leave. Then `run` returns."""
         self._stopping.set()
         self.balancer.wake()
 
     async def run(self) -> None:
-        """Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time; other failures are contained."""
+        """Run until `stop`. Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time. No other failure
+        ends the host."""
         await self._start()
         duplicate: BaseException | None = None
         if not self.is_draining:
@@ -183,7 +184,7 @@ class Host:
                 await self._live()
             except* DuplicateHost as errors:
                 duplicate = errors.exceptions[0]
-        if duplicate is not None:  # raised in there, Python up to 3.11.3 would put it into a group again
+        if duplicate is not None:  # raised inside `except*`, Python up to 3.11.3 would group it again
             raise duplicate from None
         await self._leave()
 
@@ -213,7 +214,7 @@ class Host:
                 await self.balancer.partitions.close()
 
     async def _start(self) -> None:
-        """A host that may not work here must not be counted: it shows itself last."""
+        """Announce this host last: others must not count a host that is refused here."""
         for name, bootstrap in self.balancer.partitions.bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.open):
                 self._log.info("transform changed", pipeline=name)
@@ -221,7 +222,8 @@ class Host:
         self._log.info("host started", pipelines=sorted(self.pipelines))
 
     async def _persist(self, doing: str, step: Callable[[], Awaitable[T]]) -> T | None:
-        """Do it until the container answers, or we are told to stop. A call under way is not cancelled: it may arrive."""
+        """Repeat the step until the container answers, or a stop is requested. A call under way is not cancelled: it may still
+        reach the store."""
         streak = Streak(self._clock)
         while True:
             try:
@@ -278,7 +280,7 @@ class Host:
         return [each for name, each in self.watch.live().items() if name != self.name]
 
     def _waited_s(self, key: LeaseKey) -> float | None:
-        """For how long the oldest event has waited that a worker has read; 0 if it has delivered all of those."""
+        """How long the oldest event that a worker has read and not delivered has waited; 0 if it has delivered all."""
         worker, now = self.workers.get(key), self.stats.now
         if worker is None or now is None or not worker.progress.waiting.has_begun:
             return None
@@ -286,7 +288,7 @@ class Host:
         return 0.0 if waiting.is_empty else owned_wait_s(waiting, now())
 
     def _report_waits(self) -> Mapping[str, object]:
-        """For the others, with each heartbeat."""
+        """What each heartbeat reports to the others: how long events of each lease have waited."""
         now = self.stats.now
         if now is None:
             return {}
@@ -299,7 +301,7 @@ class Host:
         return encoded_waits(waits, self.own_leases)
 
     def _sight(self) -> GroupSnapshot | None:
-        """None until the first round has read the group."""
+        """What this host last read of the group; None until its first round."""
         scan, host_scan = self.balancer.reader.scan, self.balancer.reader.host_scan
         if scan is None or host_scan is None:
             return None
@@ -321,7 +323,7 @@ class Host:
         task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker
         task.add_done_callback(self._tasks.pop)
-        if self._stopping.is_set() or self.fitness.gives_up(key.pipeline):  # while it was being taken
+        if self._stopping.is_set() or self.fitness.gives_up(key.pipeline):  # while the lease was being taken
             worker.stop()
 
     async def _work(self, key: LeaseKey, worker: Worker) -> None:
@@ -339,7 +341,7 @@ class Host:
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         elif worker.owned.lease.handoff_to is None and not self.fitness.gives_up(key.pipeline):
-            self.failures.forget(key)  # otherwise another host gets it, and may fail as well: rounds judge that
+            self.failures.forget(key)  # otherwise another host gets the lease, and may fail as well: rounds judge that
         if outcome.reason != "shutdown":
             self.wake()
 
@@ -350,7 +352,7 @@ class Host:
         self._log.info("partition recovered", **lease, **fields)
 
     async def _drain(self, balance: asyncio.Task[None]) -> None:
-        """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout.
+        """Announce the drain first, so that a released lease moves only once; then let workers finish within the stop timeout.
 
         The round under way is not cancelled: it may be taking a lease, and the result would be lost.
         """

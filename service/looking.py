@@ -1,4 +1,4 @@
-"""What a host has read of the group, and when it reads it again. Between two rounds it looks at the hosts' documents alone."""
+"""What a host has read of the group, and when it reads again. Between two rounds it reads only the hosts' documents."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from leasehold.service.pipeline import PipelineParts
 from leasehold.service.runtime import Runtime
 
 CLOCK_TICK_S = 0.001
-"""A shorter sleep may leave the clock where it is, where its numbers are large."""
+"""After a shorter sleep, a clock with large numbers may still show the same time."""
 
 
 class GroupReader:
-    """scan, host_scan: as read last; None before the first round. read_at: when it was known last that they still hold.
+    """scan, host_scan: what was read last; None before the first round. read_at: when they were last known to be current.
 
     failed: how many rounds in a row have failed.
     """
@@ -44,19 +44,19 @@ class GroupReader:
         self._hosts_read_at = 0.0
 
     def outdate(self) -> None:
-        """The next round reads, whatever the hosts show."""
+        """Make the next round read, whatever the hosts show."""
         self._is_outdated = True
 
     @property
     def is_moved(self) -> bool:
-        """Whether a host has changed who has which lease since, by what the hosts show."""
+        """Whether the hosts' documents show that who has which lease has changed since the last scan."""
         return self._membership.watch.signature != self._signature
 
     async def read(self, *, is_pending: bool) -> tuple[Scan, HostScan]:
-        """All leases, and then the hosts; those of the last round, if no host has changed who has which lease since.
+        """Read all leases, and then the hosts. If no host has changed who has which lease, return those of the last round.
 
-        If hosts ring, what changed since the last round is read instead of all leases, whatever their number: it is one
-        request, and all leases are at least one. is_pending: whether more changes are expected.
+        is_pending: whether more changes are expected. If hosts ring, only the leases that changed since the last round are read,
+        however many leases there are: that is one request, and a listing of all takes at least one.
         """
         if self.scan is not None and self.host_scan is not None and not self._must_read(self.scan, is_pending):
             self.read_at = self._clock.monotonic()
@@ -81,9 +81,9 @@ class GroupReader:
         return host_scan
 
     def _must_read(self, scan: Scan, is_pending: bool) -> bool:
-        """Whether the leases may differ from those that were read last, in what a plan depends on.
+        """Whether leases may have changed since they were read last, in a way that matters to a plan.
 
-        Rings only say when to read. No safety rests on them.
+        Rings only decide when to read. Safety does not depend on them.
         """
         if self._must_list(scan) or self._is_listing_due(scan) or self._is_outdated:
             return True
@@ -91,7 +91,7 @@ class GroupReader:
         return is_over or is_pending or bool(scan.unreadable) or self.is_moved
 
     def _must_list(self, scan: Scan) -> bool:
-        """Whether it is not enough to read what changed and to count, or that has failed twice in a row."""
+        """Whether all leases must be listed: reading the changes and counting is not enough, or has failed twice in a row."""
         return self.failed > 1 or (self._is_listing_due(scan) and not self._may_count(scan))
 
     def _is_listing_due(self, scan: Scan) -> bool:
@@ -99,15 +99,16 @@ class GroupReader:
         return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan)
 
     def _may_count(self, scan: Scan) -> bool:
-        """Few leases are listed: that is one request, and counting takes another to read what changed.
+        """Whether a count may replace a listing. Few leases are listed: that is one request, and a count takes another to read
+        the changes.
 
-        Unreadable documents are distinguished by the partitions that their ids seem to name, which several may share.
+        Unreadable documents rule out a count: their keys are the partitions that their ids seem to name, which several may share.
         """
         is_large = len(scan.seen) > self._timing.counted_above
         return is_large and scan.token is not None and self._keeper.can_count and not scan.unreadable
 
     def _read_after_s(self, scan: Scan) -> float:
-        """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
+        """How long after a scan the next one is due. If the store cannot list changes, a scan costs a page per 1,000 leases."""
         return self._listed_after_s(scan) if scan.token is None else self._timing.audit_s
 
     def _listed_after_s(self, scan: Scan) -> float:
@@ -123,11 +124,11 @@ class GroupReader:
         return min(read_at, listed_at, self.read_at + balance_s)
 
     async def look(self) -> None:
-        """Read the hosts' documents alone."""
+        """Read only the hosts' documents."""
         await self._membership.look(self._tenants)
 
     def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
-        """One that is known: another one at each turn, as some may be slow."""
+        """A known open lease of the pipeline, or None. Another one for each turn, because some may be slow."""
         seen = () if self.scan is None else self.scan.seen.items()
         open_ = [each for key, each in seen if key.pipeline == pipeline and not each.lease.closed]
         return open_[turn % len(open_)] if open_ else None
@@ -137,7 +138,7 @@ class Lookout:
     """Looks at the hosts' documents between the rounds.
 
     - is_handing_over: whether the last round has found that leases are being handed over.
-    - is_unjudged: whether owners are dead whose leases were read after the last look that counted.
+    - is_unjudged: whether leases of dead owners were read after the beginning of the last look that counted.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Lookout:
         judge: Callable[[], None],
         runtime: Runtime,
     ) -> None:
-        """wake: begins a round that reads. judge: begins one."""
+        """wake: begins a round that reads. judge: begins a round."""
         self.is_handing_over = False
         self.is_unjudged = False
         self._reader, self._membership = reader, membership
@@ -164,12 +165,12 @@ class Lookout:
         return self._membership.session
 
     def decide(self, is_handing_over: bool) -> None:
-        """By a round, at its end."""
+        """Called by each round at its end."""
         self.is_handing_over = is_handing_over
         self._has_decided.set()
 
     async def run(self) -> None:
-        """Begins a round as soon as a host is dead. Never returns."""
+        """Begin a round as soon as a host is dead, or leases have moved. Never returns."""
         streak, looked_at = Streak(self._clock), self._clock.monotonic()
         while True:
             watch = self._membership.watch
@@ -187,15 +188,15 @@ class Lookout:
                 backoff = self._session.timing.beat_backoff
                 await self._clock.sleep(backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen, scan, is_moved = self._membership.watch, self._reader.scan, self._reader.is_moved
-            # More is to come: a host that has just joined asks for leases in a moment. But not while the container refuses.
+            # Expect more changes: a host that has just joined requests leases soon. But not while the container refuses.
             self._is_changing = is_moved and not self._reader.failed and not streak.count
             if is_moved or seen.expired() - watch.expired():
                 self._wake()
             elif self.is_unjudged and scan is not None and seen.began >= scan.ended:
-                self._judge()  # leases that were read before can be judged now
+                self._judge()  # leases that were read before this look can be judged now
 
     async def _sleep_until_look(self, looked_at: float) -> None:
-        """Looks are more frequent while leases are handed over, which a round may begin meanwhile."""
+        """Looks are more frequent while leases are being handed over. A round may find that during this sleep."""
         await self._clock.sleep(self._session.timing.retry_s)
         while True:
             self._has_decided.clear()

@@ -5,7 +5,7 @@
 
     ProcessorCore(..., on=Pager())
 
-`leasehold.service.notifier` delivers the events, beside the work and never in its way.
+`leasehold.service.notifier` delivers the events concurrently, without delaying the host's work.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Lost = Literal["stolen", "lost", "unreleased"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """What all events have.
+    """The fields of all events.
 
-    host: this host's name. at: its wall clock, with a time zone.
+    host: this host's name. at: the time by its wall clock, with a time zone.
     """
 
     host: str
@@ -35,7 +35,7 @@ class Notification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionNotification(Notification):
-    """What all events have that are about one partition."""
+    """The fields of all events about one partition."""
 
     pipeline: str
     partition: str
@@ -45,7 +45,7 @@ class PartitionNotification(Notification):
 class LeaseAcquired(PartitionNotification):
     """This host owns the lease, under this epoch. Work begins now.
 
-    continuation: the position in the lease. A sink that holds positions may be further.
+    continuation: the position in the lease. A sink that holds positions may be further on.
     """
 
     epoch: int
@@ -54,12 +54,12 @@ class LeaseAcquired(PartitionNotification):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReleased(PartitionNotification):
-    """This host has given the lease back: the lease store has it as available, or as closed.
+    """This host has given the lease back: in the lease store, it is available, or closed.
 
     - reason: `stopped` by a stop of the host or a pause of the pipeline, or `handed_over` to a host that requested it.
       `failed` if the partition cannot be processed here now, and `ended` if it was split or merged.
     - to: the host that requested the lease.
-    - continuation: up to where everything is delivered.
+    - continuation: the position up to which everything is delivered.
     """
 
     epoch: int
@@ -72,7 +72,7 @@ class LeaseReleased(PartitionNotification):
 class LeaseLoss(PartitionNotification):
     """This host no longer works on the lease, and has not given it back.
 
-    - reason: `stolen` by another owner, or `lost` to an operator, or because its document is gone. `unreleased` if the
+    - reason: `stolen` by another owner; `lost` to an operator, or because its document was deleted. `unreleased` if the
       lease store did not confirm the release: the lease may have to expire first.
     - taken_by: the new owner, if it is known.
     """
@@ -87,7 +87,7 @@ class PartitionFailing(PartitionNotification):
     """An attempt to work on the partition has failed.
 
     - error: its class and its text, without secrets.
-    - failures: how many there were in a row, with this one. 1: the partition worked until now.
+    - failures: how many there were in a row, including this one. 1: the partition worked until now.
     - is_retried: whether this host keeps the lease and tries again. Otherwise the lease is released.
     """
 
@@ -100,7 +100,7 @@ class PartitionFailing(PartitionNotification):
 class PartitionRecovered(PartitionNotification):
     """A partition that failed on this host works again, here or on another host.
 
-    failures: how many there were in a row. failing_for_s: since the first of them.
+    failures: how many there were in a row. failing_for_s: seconds since the first of them.
     """
 
     failures: int
@@ -111,7 +111,7 @@ class PartitionRecovered(PartitionNotification):
 class BatchDelivered(PartitionNotification):
     """The output of a batch is safe.
 
-    start, to: positions before and after the batch. rows: of output. dead_letters: how many of the events became one.
+    start, to: positions before and after the batch. rows: how many rows of output. dead_letters: how many events became one.
     """
 
     epoch: int
@@ -131,14 +131,14 @@ class TrustSuspended(PartitionNotification):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustRestored(PartitionNotification):
-    """The lease is won again after `TrustSuspended`, and output is sent."""
+    """The lease is won again after `TrustSuspended`, and output is sent again."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostJoined(Notification):
-    """Another host works on these leases: it has started, or was there when this host started."""
+    """Another host works on these leases: it has started, or was already running when this host started."""
 
     name: str
 
@@ -157,8 +157,8 @@ Answer = Awaitable[None] | None
 class Notifications:
     """Receives what happens on a host: override the methods that you need, each as `def` or `async def`.
 
-    `async def` runs on the event loop of the host, so it must not block. `def` runs in a thread, which all plain methods share.
-    One event is delivered at a time, in the order in which they arise.
+    `async def` runs on an event loop (of the program for `Processor(on=...)`, otherwise of the host), so it must not block. `def`
+    runs in a thread, which all plain methods share. Events are delivered one at a time, in the order in which they arise.
     """
 
     def on_lease_acquired(self, event: LeaseAcquired) -> Answer:
@@ -208,7 +208,7 @@ METHODS: Mapping[type[Notification], str] = {
 
 
 def require_notifications(on: object) -> Notifications:
-    """The object itself. Raises TypeError, with all problems, if it would miss events."""
+    """Return the object. Raises TypeError, with all problems, if it would miss events."""
     if problems := [*problems_of(on)]:
         raise TypeError("; ".join(problems))
     assert isinstance(on, Notifications)
@@ -216,7 +216,7 @@ def require_notifications(on: object) -> Notifications:
 
 
 def problems_of(on: object) -> Iterator[str]:
-    """Why it would miss events."""
+    """Reasons why `on` would miss events."""
     if isinstance(on, type) and issubclass(on, Notifications):
         yield f"{on.__qualname__} is a class: pass an object of it, {on.__qualname__}()"
     elif not isinstance(on, Notifications):
@@ -227,7 +227,7 @@ def problems_of(on: object) -> Iterator[str]:
 
 
 def wanted_by(on: Notifications) -> frozenset[type[Notification]]:
-    """The events whose methods it overrides."""
+    """The events whose methods `on` overrides."""
     return frozenset(
         kind
         for kind, name in METHODS.items()
@@ -243,8 +243,8 @@ def _problems_of_methods(on: Notifications) -> Iterator[str]:
             hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(sorted(names))}"
             yield f"`{where}.{name}` is never called: {hint}"
         elif not callable(method := getattr(on, name)):
-            yield f"`{where}.{name}` is of type {type(method).__name__}, and no method: define it with `def` or `async def`"
+            yield f"`{where}.{name}` is of type {type(method).__name__}, not a method: define it with `def` or `async def`"
         elif is_generator(method):
-            yield f"`{where}.{name}` is a generator function, and a call of it runs nothing: remove `yield` from it"
+            yield f"`{where}.{name}` is a generator function, so calling it runs nothing: remove `yield` from it"
         elif not takes(method, 1):
             yield f"`{where}.{name}` does not take what it is called with: (event)"

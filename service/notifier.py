@@ -1,4 +1,4 @@
-"""Delivers notifications: one at a time and in order, beside the work of the host and never in its way.
+"""Delivers notifications one at a time and in order, concurrently with the host's work and without delaying it.
 
     notifier = Notifier(on, host=name, clock=clock, now=now, log=log, run_plain=thread.run)
     notifier.notify(LeaseLoss, lease.key, epoch=3, reason="stolen", taken_by="host-b")     # returns at once
@@ -26,20 +26,20 @@ from leasehold.service.notifications import METHODS, BatchDelivered, Notificatio
 
 QUEUED_MAX = 10_000
 BATCHES_MAX = 8_000
-"""Batches are many. They leave room for the other events."""
+"""There are many batches. This limit leaves room for other events."""
 DROPS_LOGGED_S = 60.0
-"""The shortest time between two lines of the log about dropped notifications."""
+"""The shortest time between two log lines about dropped notifications."""
 CLOSING_S = 2.0
 """How long a stop waits for what is queued."""
 CANCELLING_S = 0.5
-"""And then for a callback that was cancelled."""
+"""How long it then waits for a callback that was cancelled."""
 
 NotificationOutcome = Literal["delivered", "failed", "dropped"]
 NOTIFICATION_OUTCOMES: tuple[NotificationOutcome, ...] = get_args(NotificationOutcome)
 
 
 class Notifier:
-    """counts: how many notifications ended how. Those that no method receives are not counted."""
+    """counts: the number of notifications by outcome. Those that no method receives are not counted."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Notifier:
         self._quiet_until: float | None = None
 
     def notify(self, kind: type[Notification], key: LeaseKey | None = None, **fields: object) -> None:
-        """Queue an event, if a method receives it. key: the partition that it is about. fields: the other fields of that kind,
-        without those that all have."""
+        """Queue an event, if a method receives it. key: the partition that it is about. fields: those that only this kind of
+        event has."""
         if kind not in self._wanted:
             return
         room = BATCHES_MAX if kind is BatchDelivered else QUEUED_MAX
@@ -126,7 +126,7 @@ class Notifier:
                 answer = await self._run_plain(partial(callback, event))
             if isawaitable(answer):
                 await self._finish(answer)
-        except Exception as error:  # anybody's code
+        except Exception as error:  # a user's code may raise anything
             self.counts["failed"] += 1
             streak.log_failure(self._log, "notification failed", error, callback=name)
         else:
@@ -134,7 +134,7 @@ class Notifier:
             streak.log_end(self._log, "notification recovered", callback=name)
 
     async def _finish(self, answer: Awaitable[None]) -> None:
-        """In a task of its own, so that a cancellation which it lets out ends nothing else."""
+        """Await the callback in a task of its own, so that a cancellation which it raises ends nothing else."""
         self._callback = asyncio.create_task(_without_exit(answer))
         await asyncio.wait({self._callback})
         callback, self._callback = self._callback, None
@@ -145,7 +145,7 @@ class Notifier:
             raise error if isinstance(error, Exception) else _as_failure(error)
 
     def _drop(self, count: int) -> None:
-        """Log it at most once a minute, with what was dropped since the last line."""
+        """Count drops, and log them at most once a minute, with all that were dropped since the last line."""
         self.counts["dropped"] += count
         self._unlogged += count
         now = self._clock.monotonic()
@@ -165,7 +165,7 @@ class Notifier:
 
 
 async def _without_exit(answer: Awaitable[None]) -> None:
-    """asyncio raises SystemExit of a task out of the event loop, which is the program's own, and that would end there."""
+    """Turn SystemExit into a failure: asyncio would raise it out of the event loop, which is the program's, and end that."""
     try:
         await answer
     except SystemExit as error:

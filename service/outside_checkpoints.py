@@ -1,6 +1,6 @@
-"""Write checkpoints for readers outside, such as KEDA's scalers and processors of Azure's SDKs.
+"""Writes checkpoints for readers outside, such as KEDA's scalers and processors of Azure's SDKs.
 
-Each follows a checkpoint in the lease. A pipeline never waits for one, and none of their failures reaches it: workers note
+Each follows a checkpoint in the lease. A pipeline never waits for one, and a failed write does not affect it: workers note
 positions, and one task of the host writes them.
 
     writer = CheckpointWriter(name, outside, clock=clock, log=log, stats=stats)
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AT_ONCE_MAX = 16
 CALL_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 5.0
-"""What is not written then is written by the next owner, or with the next host's start."""
+"""What is not written by then is written by the next owner, or when the next host starts."""
 PAUSES = Backoff(first_s=1.0, max_s=60.0)
 
 
@@ -64,7 +64,7 @@ class CheckpointWriter:
         self._woken = asyncio.Event()
 
     def note(self, lease: Lease, *, now: bool = False) -> None:
-        """The newest position counts. now: without waiting for the interval."""
+        """Note a position to be written; the newest one counts. now: write it without waiting for the interval."""
         due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._outside.interval_s
         self._noted[lease.partition] = _Noted(lease=lease, due_at=due_at)
         self._woken.set()
@@ -82,7 +82,7 @@ class CheckpointWriter:
                 await self._write_due(self._clock.monotonic())
 
     async def flush(self) -> None:
-        """Write everything that is noted, if that succeeds at once and in time."""
+        """Write everything that is noted, without retries and within FLUSH_TIMEOUT_S."""
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 while self._noted and await self._write_due(inf):
@@ -96,7 +96,7 @@ class CheckpointWriter:
             )
 
     async def _write_due(self, now: float) -> bool:
-        """Whether all of them are written. Never raises."""
+        """Write up to AT_ONCE_MAX positions that are due. Returns whether all of these writes succeeded. Never raises."""
         due = [partition for partition, each in self._noted.items() if each.due_at <= now]
         errors = await asyncio.gather(*(self._write(partition) for partition in due[:AT_ONCE_MAX]))
         failed = [error for error in errors if error is not None]
@@ -110,9 +110,9 @@ class CheckpointWriter:
         return False
 
     async def _write(self, partition: str) -> Exception | None:
-        """The error, if it failed: it is then noted again, unless a newer position is."""
+        """Write one position. Returns the error if that failed: the position is then noted again, unless a newer one is."""
         noted = self._noted.pop(partition)
-        lease = noted.lease  # not one chosen earlier: a newer position may have been noted before this task began
+        lease = noted.lease  # chosen only now: a newer position may have been noted before this task began
         self._began_at[partition] = self._clock.monotonic()
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -120,7 +120,7 @@ class CheckpointWriter:
         except asyncio.CancelledError:
             self._noted.setdefault(partition, noted)
             raise
-        except Exception as error:  # whatever it is, the pipeline must not end for it
+        except Exception as error:  # whatever it is, the pipeline must not end because of it
             self._noted.setdefault(partition, noted)
             self._stats.record_outside_checkpoint(self._pipeline, "failed")
             return error
@@ -139,7 +139,7 @@ def outdated_text(outside: OutsideCheckpoints, lease: Lease) -> str:
 
 
 async def write_reset(outside: OutsideCheckpoints | None, lease: Lease) -> str | None:
-    """Write the position of a lease that an operator has reset. Returns what to know if that failed."""
+    """Write the position of a lease that an operator has reset. Returns what the operator has to know if that failed."""
     if outside is None:
         return None
     name, later = f"{outside.title} '{outside.name_of(lease.partition)}'", "the next owner of the lease writes it"

@@ -41,14 +41,14 @@ from leasehold.service.texts import counted, described, noun
 
 
 ANSWERED_SOON_S = 1.0
-"""How long an asker waits for a new question's answer before it does something else."""
+"""How long a caller waits for the answer to a new question before it does something else."""
 ANSWER_MAX_S = 3600.0
-"""A call that takes longer is repeated."""
+"""A call that takes longer fails, and is repeated."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """task: never raises; what it returns is in `answer` or `error`. failures: in a row. due_at: the time of the next call."""
+    """task: never raises; its outcome is in `answer` or `error`. failures: in a row. due_at: when a failed call is repeated."""
 
     key: LeaseKey
     began: float
@@ -69,10 +69,10 @@ class Asks:
         self._answered = answered
         self._questions: dict[tuple[str, LeaseKey], _Question] = {}
         self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
-        """For each kind."""
+        """For each kind: limits how many calls run at a time."""
 
     async def get(self, kind: str, key: LeaseKey, call: Callable[[], Awaitable[T]], what: str) -> T:
-        """The answer, if it is there or comes soon; the same one until `forget`. Raises Undecided.
+        """The answer, if it is known or arrives soon; the same one until `forget`. Raises Undecided otherwise.
 
         kind, key: name the question. what: the system that answers, for people.
         """
@@ -114,7 +114,7 @@ class Asks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, question: _Question, call: Callable[[], Awaitable[object]], gate: asyncio.Semaphore) -> None:
-        """A call that takes longer than usual gives its place back: some slow ones must not hold up all others."""
+        """Make the call. One that takes longer than usual gives its place back: slow calls must not hold up all others."""
         await gate.acquire()
         place = ExitStack()
         place.callback(gate.release)
@@ -140,11 +140,11 @@ class Asks:
 
 T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
-"""(kind, subject, text, the partition that it is about): as `leasehold.service.reports.Reports.report` takes them."""
+"""(kind, subject, text, the partition that it is about): the arguments of `leasehold.service.reports.Reports.report`."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
 LISTING_WAIT_S = 0.25
-"""How long a round waits for feeds to list their partitions. Leases of dead hosts wait as long."""
+"""How long a round waits for feeds to list their partitions. Leases of dead hosts also wait for that long."""
 
 
 class Partitions:
@@ -152,7 +152,7 @@ class Partitions:
 
     listings: the partitions of metered feeds, as they were listed last. stuck: those of `waiting` that only a person can help.
 
-    blocked: why a pipeline's leases cannot be created until a person helps. Its feed may list partitions.
+    blocked: why a pipeline's leases cannot be created until a person helps. Its feed may still list partitions.
 
     report: called with problems that need attention. orphaned: called for a lease without a partition, with the error.
     """
@@ -186,26 +186,26 @@ class Partitions:
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
         """When a metered feed was last listed, and the partitions that it or the leases had then."""
         self._remembered: dict[str, Scan] = {}
-        """Whose scopes each feed has taken."""
+        """The scan whose scopes each feed was given last."""
         self._streaks = {name: Streak(self._clock) for name in pipelines}
         self._due_at = dict.fromkeys(pipelines, -inf)
         self._asks = {name: Asks(self._clock, self._timing, self._rng, wake) for name in pipelines}
         self._undecided_streaks = {name: Streak(self._clock) for name in pipelines}
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """End all background calls."""
         for asks in self._asks.values():
             await asks.close()
 
     async def refresh(
         self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()
     ) -> dict[str, RoundFindings]:
-        """The audits of pipelines whose feeds have answered; for a slow feed, of an earlier scan.
+        """The audits of pipelines whose feeds have answered. That of a slow feed is about an earlier scan.
 
         The host does not wait for a slow feed: it would not scan meanwhile, and could not judge which owners are dead. A lease
-        is created once in any case.
+        is created only once in any case.
         """
-        earlier = self._take_answers()  # or what has been read since would wait for another round
+        earlier = self._take_answers()  # first, so that these feeds can be listed again in this round
         begun: list[str] = []
         for name in self._pipelines:
             if name not in self._listings and self._clock.monotonic() >= self._due_at[name]:
@@ -230,9 +230,9 @@ class Partitions:
         return {name: listing.result() for name, listing in done.items()}
 
     def _wake_for(self, name: str, listing: asyncio.Task[RoundFindings]) -> None:
-        """A slow feed's new leases are there to be taken, or leases changed while it listed its partitions.
+        """Begin a round if a slow feed's new leases can be taken, or leases changed while it listed its partitions.
 
-        For nothing else: slow feeds would never let a host rest.
+        Nothing else begins one: slow feeds would never let a host rest.
         """
         is_outdated = name in self._outdated
         self._outdated.discard(name)
@@ -288,11 +288,11 @@ class Partitions:
         return audit
 
     async def _list(self, pipeline: PipelineParts, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
-        """The feed's partitions. All hosts and pipelines together ask a metered feed for them once a second at most.
+        """The feed's partitions. All hosts and pipelines together list those of a metered feed at most once a second.
 
         Raises FeedError.
 
-        A lease that is newer than the last listing may be of a partition that is newer, too: it is not an orphan.
+        A lease that is newer than the last listing causes a new one: its partition may be newer, too, so it is not an orphan yet.
         """
         name, now = pipeline.name, self._clock.monotonic()
         if not pipeline.feed.is_metered:
@@ -309,7 +309,7 @@ class Partitions:
     def _warn_of_returned(
         self, pipeline: str, finished: Collection[str], listed: Sequence[FeedPartition], scan: Scan
     ) -> None:
-        """A closed partition that the feed lists (again). A close before the file is moved away is expected."""
+        """Warn of closed partitions that the feed lists (again). Closing one before its file is moved away is expected."""
         before = {partition.name for partition in self._seen.get(pipeline, ())} if finished else ()
         self._seen[pipeline] = tuple(listed)
         if returned := [name for name in finished if name not in before]:
@@ -363,7 +363,7 @@ class Partitions:
             streak.log_end(self._log, "waiting partitions recovered", pipeline=pipeline)
 
     def _standing_in(self, pipeline: PipelineParts) -> Callable[[str], Awaitable[Standing | None]] | None:
-        """None if the sink does not know."""
+        """A function that asks the sink where a partition stands; None if the sink does not know that."""
         if not pipeline.sink.reports_standing:
             return None
 
@@ -378,7 +378,10 @@ class Partitions:
         return standing
 
     async def _await_answer(self, call: Awaitable[T], what: str) -> T:
-        """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
+        """Await a call, but not for ever: a feed that does not answer must not keep this host from its leases.
+
+        Raises FeedUnavailable.
+        """
         try:
             async with asyncio.timeout(self._timing.call_timeout_s):
                 return await call
@@ -387,13 +390,13 @@ class Partitions:
 
 
 def needs_person(error: BaseException) -> bool:
-    """Whether an error of a feed, a sink or a document does not end by itself, as far as is known. Pure."""
+    """Whether an error of a feed, a sink or a document lasts until a person helps, as far as is known. Pure."""
     waits = FeedUnavailable, SinkUnavailable, StoreError, TimeoutError, OSError
     return isinstance(error, FeedNotFound | SinkNotFound) or not isinstance(error, waits)
 
 
 def _reopening(closed: Lease) -> str:
-    """How to read what came after the close, and how to read all of it."""
+    """Commands that read what was added after the close, or everything again."""
     command = f"leasehold leases reset FILE {quote(closed.pipeline)} {quote(closed.partition)}"
     again = f"`{command} --to earliest --yes`"
     if closed.continuation is None:

@@ -15,8 +15,8 @@ SUSPENDED_POLL_S = 0.1
 class TrustPermit:
     """Implements leasehold.pipeline.sink.Permit.
 
-    suspended: called whenever a caller has to wait, with whether that is the first since the lease was trusted. restored:
-    called once after these, when the lease is found to be trusted again.
+    suspended: called whenever a caller has to wait, with True for the first wait since the lease was trusted. restored:
+    called once after such waits, when the lease is found to be trusted again.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TrustPermit:
         failures = 0
         while not self._owned.is_trusted:
             pause_s = SUSPENDED_POLL_S
-            if self._owned.must_be_won:  # before the idle leases, which wait for their turn
+            if self._owned.must_be_won:  # sooner than idle leases, which wait for their turn
                 try:
                     await self._owned.renew()
                     continue

@@ -35,27 +35,27 @@ class PipelineParts:
     transform: Transform = field(default_factory=NoTransform)
     transform_digest: str = ""
     start: Start = "earliest"
-    """Where partitions begin that exist when the pipeline first runs."""
+    """Where the partitions that exist at the pipeline's first run begin."""
     starts: Mapping[str, Start] = field(default_factory=dict)
     """Partition name -> where it begins instead."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     buffer_bytes_max: int = 32 * 1024 * 1024
-    """Read ahead per partition."""
+    """How much is read ahead per partition."""
     batch_timeout_s: float = 300.0
     """How long one stage of one batch may take."""
     checkpoint_s: float = 5.0
     """How far the lease's continuation may lag behind a sink that holds its position."""
     unkept_s: float = 0.0
-    """How long output in a sink that holds none may go without a checkpoint; a crash repeats it. 0: every batch is kept
-    before the next is sent."""
+    """How long output in a sink that holds no position may go without a checkpoint; a crash repeats that output. 0: each batch
+    gets its checkpoint before the next is sent."""
     ranges: RangeLimits | None = None
     """When executors read the events instead of the host, if feed and transform allow it. None: never."""
     letters: DeadLetters | None = None
     """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None
-    """Where its dead letters are read."""
+    """Where the pipeline's dead letters are read."""
     outside_checkpoints: OutsideCheckpoints | None = None
-    """The place of positions for readers outside, such as KEDA; None: there is none."""
+    """The place of positions for readers outside, such as KEDA; None: none are written."""
 
     def __post_init__(self) -> None:
         derived(self.feed, ChangeFeed)
@@ -74,7 +74,8 @@ class PipelineParts:
 
     @property
     def spared_s(self) -> float:
-        """Between two checkpoints of a partition that is idle again and again, lest each event of a trickle cost a write."""
+        """The shortest time between two checkpoints of a partition that is idle again and again: not each event of a trickle
+        should cost a write."""
         return SPARED_S if self.sink.holds_position else max(SPARED_S, self.unkept_s)
 
     @property
@@ -88,8 +89,8 @@ class PipelineParts:
         return self.sink.claimed(state if has_own_box else sink_alone(state))
 
     async def check_columns(self) -> None:
-        """Whether the sink takes what the transform yields, once both are prepared. Raises SinkRejected, SinkUnavailable."""
-        with suppress(NotImplementedError):  # of a transform that does not know its columns
+        """Check that the sink takes what the transform yields, once both are prepared. Raises SinkRejected, SinkUnavailable."""
+        with suppress(NotImplementedError):  # raised by a transform that does not know its columns
             await self.sink.check_columns(self.transform.columns)
 
     @property

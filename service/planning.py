@@ -22,12 +22,12 @@ NOTHING = Plan(take=(), ask=(), share=0)
 
 @coroutine
 def _take_turns(steps: Steps[T]) -> Steps[T]:
-    """Other tasks get a turn between two steps."""
+    """Run the steps. Other tasks get a turn between two of them."""
     return (yield from steps)
 
 
 def expired_in(scan: Scan, watch: HostWatch) -> frozenset[LeaseKey]:
-    """Leases whose owner is dead, or has renounced them. They were read before the look at the hosts began."""
+    """Leases that were read before the look at the hosts began, and whose owner is dead or has renounced them."""
     expired = watch.expired_owners(scan.tenants, scan.ended)
     found = frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
     return found.union(
@@ -39,7 +39,10 @@ def expired_in(scan: Scan, watch: HostWatch) -> frozenset[LeaseKey]:
 
 
 class Planner:
-    """Plans for the host `me`, and remembers what it requested and which shares were not taken. working: what it works on."""
+    """Plans for the host `me`, and remembers what it requested and which shares were not taken.
+
+    working: the leases that it works on.
+    """
 
     def __init__(self, me: str, *, working: Collection[LeaseKey], failures: Failures, runtime: Runtime) -> None:
         self._me = me
@@ -52,11 +55,11 @@ class Planner:
 
     @property
     def awaits_leases(self) -> bool:
-        """Whether leases are requested that it did not get yet."""
+        """Whether this host has requested leases that it has not got yet."""
         return bool(self._requests.sightings)
 
     async def plan(self, scan: Scan, host_scan: HostScan, expired: frozenset[LeaseKey]) -> Plan:
-        """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
+        """The plan; empty if the last one was empty and nothing has changed since. The event loop gets a turn after each step."""
         now, peers, paused = self._clock.monotonic(), host_scan.peers, host_scan.controls.paused
         overdue = self._overdue(scan, {kept for peer in peers for kept in peer.keeps}, host_scan.controls.paused)
         benched = self._shares.benched(now)
@@ -85,10 +88,10 @@ class Planner:
         return wanted
 
     def _overdue(self, scan: Scan, kept: Collection[Kept], paused: Collection[str]) -> frozenset[LeaseKey]:
-        """The leases that we requested long ago and did not get: the owner lives but does not answer.
+        """The leases that this host requested long ago and did not get: the owner lives but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then. Nor does time in which
-        the owner keeps them because it cannot read.
+        the owner keeps its leases because it cannot read the others.
         """
         asked = {
             lease.key: (lease.owner, lease.epoch)

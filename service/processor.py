@@ -1,4 +1,4 @@
-"""The embeddable face: a host for one's own process.
+"""One host in this process, made of feeds, transforms, sinks and a lease store.
 
 processor = ProcessorCore([PipelineParts(name="orders", feed=feed, sink=sink)], store, host="pod-1")
 await processor.start()   # leases exist, work has begun
@@ -48,7 +48,7 @@ from leasehold.service.telemetry.signals import Exporter
 from leasehold.service.telemetry.spans import TracedStats, Traces
 
 START_PAUSES_S = (0.5, 1.0)
-"""Between the attempts to reach the lease store before a start fails."""
+"""Pauses between the attempts to reach the lease store, or a sink, before a start counts it as away."""
 WAIT_REPORTED_S = 10.0
 """How often the log names what a start waits for."""
 
@@ -72,11 +72,11 @@ class ProcessorCore:
         on: Notifications | None = None,
     ) -> None:
         """- `host`: unique among the hosts on these leases.
-        - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines, and once more of what executors return.
+        - `buffer_bytes_max`: limits what is read and not delivered yet, over all pipelines, and separately what executors return.
         - `traces`: closed with the rest.
-        - `log`: by default as structlog is set up, or else from `info` on to standard error (`leasehold.service.telemetry.logs`).
+        - `log`: by default, the program's configuration of structlog, or if there is none, level `info` to standard error.
 
-        - `on`: receives what happens to leases, partitions and batches (`leasehold.Notifications`).
+        - `on`: an observer of leases, partitions and batches (`leasehold.Notifications`).
 
         Raises ValueError if the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
         events.
@@ -131,22 +131,22 @@ class ProcessorCore:
         self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
         self._traces = traces
         self._away: str | None = None
-        """Why Spark is awaited, while this starts."""
+        """Why the start waits for Spark; None if it does not."""
         self._exporters: list[Exporter] = []
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
     def _notifier_of(self, on: Notifications, host: str, clock: Clock) -> Notifier:
-        """Raises TypeError."""
+        """Raises TypeError if `on` would miss events."""
         run_plain = self._thread.run
         return Notifier(require_notifications(on), host=host, clock=clock, now=_now, log=self._log, run_plain=run_plain)
 
     def add_exporter(self, exporter: Exporter) -> None:
-        """It starts and ends with this processor."""
+        """Add an exporter, which starts and ends with this processor."""
         self._exporters.append(exporter)
 
     async def start(self) -> None:
-        """Returns once the leases exist and the first of them are being worked on.
+        """Start, and return once the leases exist and work on the first of them has begun.
 
         Waits for sinks that are away, and for a Spark master or Connect server. Raises StartFailed if one of them refuses or its
         address leads nowhere, or if a transform or the lease store is not ready; GroupMismatch if the leases belong to another
@@ -172,16 +172,17 @@ class ProcessorCore:
             raise
 
     async def wait_until_ended(self) -> None:
-        """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
+        """Wait until the host has ended, by an error or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
         await await_shielded(self._running)
 
     async def idle(self) -> Backlog:
-        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that stand still."""
+        """Wait until the whole group has nothing left to do. `failed` and `held` of the result name partitions that stand
+        still."""
         return await wait_until_idle(self.view.read_backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
-        """Stop gracefully, within the stop timeout. Idempotent. An error while running is raised by `wait_until_ended`."""
+        """Stop gracefully, within the stop timeout. Idempotent. `wait_until_ended` raises the error that ended the host."""
         self.host.stop()
         if self._stopped is None:
             self._stopped = asyncio.create_task(self._close(), name="stop")
@@ -198,7 +199,7 @@ class ProcessorCore:
             for part in (p.feed, p.transform, p.sink, p.outside_checkpoints)
             if part is not None
         ]
-        if self._notifier is not None:  # beside the rest, so that a callback delays nothing
+        if self._notifier is not None:  # concurrently with the rest, so that a callback delays nothing
             closing.append(self._notifier.close())
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
@@ -225,9 +226,9 @@ class ProcessorCore:
         )
 
     async def _prepare(self) -> None:
-        """Everything at once, since Spark takes seconds to start and a database none. All problems are reported together.
+        """Prepare everything concurrently, because Spark takes seconds to start. All problems are reported together.
 
-        What needs no Spark does not wait for it: if the lease store or a sink refuses, the start of Spark is ended.
+        What needs no Spark does not wait for it: if the lease store or a sink refuses, the start of Spark is cancelled.
         """
         problems = Problems()
         transforms = asyncio.create_task(self._prepare_transforms(problems), name="transforms")
@@ -248,7 +249,7 @@ class ProcessorCore:
             await asyncio.gather(transforms, return_exceptions=True)
 
     async def _check_leases(self, problems: Problems) -> None:
-        """Whether the container answers, and its leases belong to these feeds and sinks. Writes nothing."""
+        """Check that the container answers, and that its leases belong to these feeds and sinks. Writes nothing."""
         await problems.collect(self._reach(lambda: self.store.list(HOSTS_PREFIX)))
         async with asyncio.TaskGroup() as group:
             for pipeline in self.pipelines:
@@ -256,7 +257,7 @@ class ProcessorCore:
 
     async def _check_group(self, pipeline: PipelineParts) -> None:
         """Raises GroupMismatch (or GroupMoved), InvalidDocument."""
-        with suppress(StoreError):  # the host tries that again, for as long as it takes
+        with suppress(StoreError):  # the host repeats this until the store answers
             await check_not_moved(self.store, pipeline.name)
             await Bootstrap(self.keeper, pipeline.name, pipeline.identity).read_recorded()
 
@@ -286,7 +287,7 @@ class ProcessorCore:
                 self._log.warning("waiting for Spark", waits_for=waits, seconds=seconds, error=self._away)
 
     async def _prepare_transform(self, pipeline: PipelineParts, problems: Problems) -> None:
-        """Waits for a master or a server that is away, as for sinks. Raises PipelineError."""
+        """Prepare the transform. Waits for a Spark master or Connect server that is away, as for sinks. Raises PipelineError."""
         failures = 0
         while True:
             try:
@@ -301,9 +302,9 @@ class ProcessorCore:
                 return
 
     async def _prepare_sink(self, pipeline: PipelineParts, problems: Problems) -> None:
-        """Waits for a sink that is away, as a running host does: its outage must not keep down the hosts that start in it.
+        """Prepare the sink. Waits for one that is away, as a running host does: hosts must be able to start in its outage.
 
-        Not if its address leads nowhere, nor if something else keeps this host from starting. Raises PipelineError.
+        It does not wait if the address leads nowhere, or something else keeps this host from starting. Raises PipelineError.
         """
         streak = Streak(self._clock)
         while True:
@@ -324,12 +325,15 @@ class ProcessorCore:
                 return
 
     async def _check_columns(self, pipeline: PipelineParts) -> None:
-        """Raises SinkRejected if the sink could take no output of the transform."""
-        with suppress(SinkUnavailable):  # the first batch waits for it, and is refused then
+        """Raises SinkRejected if the sink could not take any output of the transform."""
+        with suppress(SinkUnavailable):  # the first batch waits for the sink, which may refuse it then
             await pipeline.check_columns()
 
     async def _reach(self, call: Callable[[], Awaitable[object]]) -> None:
-        """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""
+        """Make a call, and repeat it if the lease store or a sink does not answer for a moment.
+
+        Raises StoreError, PipelineError.
+        """
         for pause_s in (*START_PAUSES_S, None):
             try:
                 await call()
@@ -341,7 +345,7 @@ class ProcessorCore:
 
 
 class Problems:
-    """What keeps a host from starting."""
+    """The errors that keep a host from starting."""
 
     def __init__(self) -> None:
         self._found: dict[str, Exception] = {}
@@ -357,7 +361,7 @@ class Problems:
         return bool(self._found)
 
     def raise_any(self) -> None:
-        """Raises StartFailed; GroupMismatch if there is nothing else."""
+        """Raises StartFailed if there are errors; GroupMismatch if that is the only one."""
         if not self._found:
             return
         if len(self._found) == 1 and isinstance(error := next(iter(self._found.values())), GroupMismatch):

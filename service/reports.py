@@ -1,4 +1,4 @@
-"""Conditions that last are reported once, though every round finds them again."""
+"""Reports a lasting condition once, although every round finds it again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REPORTS_MAX = 65_536
 
 
 class Reports:
-    """What was reported last, by kind and subject: of the latest REPORTS_MAX subjects, so that it does not grow for ever.
+    """The last report by kind and subject, for the latest REPORTS_MAX subjects only, so that it does not grow for ever.
 
-    A text that changes each time (the tracking id of an error, the time in a foreign document) is reported again in intervals
+    A text that changes each time (the tracking id of an error, the time in a foreign document) is reported again at intervals
     that double.
     """
 
@@ -32,9 +32,9 @@ class Reports:
     def report(
         self, kind: str, subject: Hashable, text: str, key: LeaseKey | None = None, *, pipeline: str | None = None
     ) -> None:
-        """Log what needs attention, once. key: of the partition that it is about, whose lease may not be readable.
+        """Log what needs attention, once. key: the partition that it is about; its lease may be unreadable.
 
-        pipeline: that it is about, if it is about no single partition.
+        pipeline: the pipeline that it is about, if it is not about a single partition.
         """
         if self.is_due(kind, subject, text):
             fields = {"pipeline": pipeline} if pipeline is not None else {}

@@ -1,4 +1,4 @@
-"""What all of a host works with: time, intervals, randomness, its log, and what it counts."""
+"""What all parts of a host share: clock, intervals, randomness, log and statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last steps of a worker: each is tried, within its time, whatever became of those before it."""
+"""The last steps of a worker: each is tried, within its time, even if an earlier one failed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import StoreError
 
 CLOSING_TIMEOUT_S = 5.0
-"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Otherwise another
-host takes the lease after a request that was not answered."""
+"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. If the lease is not released,
+another host takes it after a request that gets no answer."""
 PAUSES = Backoff(first_s=0.1, max_s=60.0)
 
 
 async def run_within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
-    """After a failure the following steps still run: a connector's fault must not keep a lease."""
+    """Run a step, and log its failure: the following steps still run, because a connector's fault must not keep a lease."""
     try:
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
             await step
@@ -31,7 +31,7 @@ async def run_within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> N
 
 
 async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
-    """Again if the container refuses for a moment: a lease that is not released stands still until it is taken."""
+    """Repeat a step while the container refuses it: a lease that is not released stands still until another host takes it."""
     failures = 0
     while True:
         try:

@@ -1,9 +1,9 @@
-"""What this host has done since it started: counts that never go back, and its last batches.
+"""What this host has done since it started: counts that never decrease, and its last batches.
 
-Host and workers write it as things happen, so that a worker's end loses nothing; `leasehold.service.api.metrics` and
-`leasehold.service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
-an owner or an error's text. A notifier, if there is one, passes what happens on to the program that runs the host.
-One Stats belongs to one host; the store that counts its requests shares it:
+Host and workers record things as they happen, so the end of a worker loses nothing; `leasehold.service.api.metrics` and
+`leasehold.service.group.activity` read them. The keys of counts are bounded: pipelines, and words that are listed here; never a
+partition, an owner or an error's text. A notifier, if there is one, passes events on to the program that runs the host.
+One Stats belongs to one host, and to the store that counts the host's requests:
 
     stats = Stats(clock, log)
     store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
@@ -85,10 +85,10 @@ class Stats:
     by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
     outcome).
 
-    outside_checkpoints: written for other readers, by (pipeline, outcome).
+    outside_checkpoints: for readers outside, by (pipeline, outcome).
 
-    log: gets every batch at level debug; may be None. now: wall clock, aware; None: the ages of events are not known.
-    notifier: gets what a program can be notified of.
+    log: gets every batch at level debug; may be None. now: wall clock, aware; None: the ages of events are unknown.
+    notifier: gets the events that a program can be notified of.
     """
 
     def __init__(
@@ -130,39 +130,39 @@ class Stats:
 
     @property
     def spans_made(self) -> int:
-        """For traces, if there are any."""
+        """How many spans were made for traces; 0 without traces."""
         return 0
 
     @property
     def spans_exported(self) -> int:
-        """How many of those a collector has accepted."""
+        """How many of these spans a collector has accepted."""
         return 0
 
     def tracer(self, lease: Lease, feed: Endpoint, sink: Endpoint) -> BatchTracer | None:
-        """For one run of a partition."""
+        """The tracer for one run of a partition; None without traces."""
         return None
 
     def trace_fields(self, lease: Lease) -> dict[str, object]:
-        """For the log, the trace of the lease's newest batch that was delivered or failed."""
+        """Log fields with the trace of the lease's newest batch that was delivered or failed."""
         return {}
 
     def record_lease_request(self, lease: Lease) -> None:
-        """This host has asked its owner for it. Counted once it is acquired."""
+        """This host has requested the lease from its owner. The lease is counted once it is acquired."""
 
     def record_acquisition(self, lease: Lease, *, before: Lease, took_s: float) -> None:
-        """before: as it was found; took_s: the write alone."""
+        """before: the lease as it was found. took_s: the duration of the write alone."""
         was_held = before.owner not in (None, lease.owner)
         self.moves[lease.pipeline, "seized" if was_held else "acquired"] += 1
         self._notify(LeaseAcquired, lease.key, epoch=lease.epoch, continuation=lease.continuation)
 
     def record_renewal(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
-        """Refused, with this reason. Counted among the requests."""
+        """A renewal was tried. error: why it failed, if it did. Renewals are counted among the requests."""
 
     def record_handoff_request(self, lease: Lease) -> None:
-        """Another host asks for it. Counted once it is released."""
+        """Another host requests the lease. The lease is counted once it is released."""
 
     def record_release(self, lease: Lease, reason: CloseReason, *, taken_by: str | None = None) -> None:
-        """lease: without an owner if the store has confirmed the release. taken_by: the new owner, if it was lost to one."""
+        """lease: without an owner if the store has confirmed the release. taken_by: the new owner, if another host took it."""
         self.moves[lease.pipeline, "released" if reason == "shutdown" else reason] += 1
         about = {"epoch": lease.epoch}
         if reason in ("lost", "stolen"):
@@ -175,13 +175,13 @@ class Stats:
             self._notify(LeaseReleased, lease.key, **about, **fields)
 
     def record_suspension(self, lease: Lease, *, is_first: bool = True) -> None:
-        """is_first: whether it was trusted when it was checked last."""
+        """is_first: whether the lease was trusted at the check before."""
         self.suspensions[lease.pipeline] += 1
         if is_first:
             self._notify(TrustSuspended, lease.key, epoch=lease.epoch)
 
     def record_restoration(self, lease: Lease) -> None:
-        """Its trust, after a suspension."""
+        """The lease is trusted again, after a suspension."""
         self._notify(TrustRestored, lease.key, epoch=lease.epoch)
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
@@ -210,7 +210,7 @@ class Stats:
         )
 
     def record_event_ages(self, lease: Lease, delivered: Iterable[TimedEvents]) -> None:
-        """An event that seems to come from the future, because clocks differ, is 0 seconds old."""
+        """An event that seems to be from the future, because clocks differ, counts as 0 seconds old."""
         if self.now is None:
             return
         now_us, ages = microseconds(self.now()), Histogram(AGE_BUCKETS_S)
@@ -223,18 +223,18 @@ class Stats:
         self.recent_ages[lease.pipeline].add(ages.counts, self.clock.monotonic())
 
     def record_checkpoint(self, lease: Lease, took_s: float) -> None:
-        """What was delivered is written into the lease: one batch, or several."""
+        """The position after one or more delivered batches was written into the lease."""
         self.seconds[lease.pipeline, "checkpoint"].observe(took_s)
 
     def record_outside_checkpoint(self, pipeline: str, outcome: OutsideOutcome) -> None:
         self.outside_checkpoints[pipeline, outcome] += 1
 
     def record_work_failure(self, lease: Lease, position: str | None, error: Exception) -> None:
-        """It is tried again, from `position` on."""
+        """Work on the lease has failed. It is tried again, from `position` on."""
         self.retries[lease.pipeline, _cause(error)] += 1
 
     def record_failing(self, key: LeaseKey, failure: Failure) -> None:
-        """A partition, once more."""
+        """A partition has failed, for the first time or again."""
         if self._notifier is not None:
             error = readable(described(failure.error))
             self._notify(PartitionFailing, key, error=error, failures=failure.count, is_retried=failure.is_retried)
@@ -243,7 +243,7 @@ class Stats:
         self._notify(PartitionRecovered, key, failures=failures, failing_for_s=failing_for_s)
 
     def record_hosts(self, *, joined: Iterable[str], left: Iterable[str]) -> None:
-        """Their names."""
+        """joined, left: names of hosts."""
         for kind, names in ((HostJoined, joined), (HostLeft, left)):
             for name in sorted(names):
                 self._notify(kind, name=name)
@@ -261,7 +261,7 @@ class Stats:
 
 
 class CountingStore(StoreAround):
-    """A store whose every call is counted by its outcome. It goes outside the TimedStore, so that timeouts count too."""
+    """Counts every call of a store by its outcome. It wraps the TimedStore, so that timeouts count too."""
 
     def __init__(self, store: LeaseStore, stats: Stats) -> None:
         super().__init__(store)
@@ -315,9 +315,10 @@ def _log_fields(lease: Lease, batch: DeliveredBatch) -> dict[str, object]:
     return {"pipeline": lease.pipeline, "partition": lease.partition, "epoch": lease.epoch, **logged}
 
 
-# What a host has delivered by the time it ends: for the log as fields, and for people as a line for each pipeline.
+# What a host has delivered when it ends: as fields for the log, and as a line for each pipeline for people.
 #
-# A batch whose answer was lost counts only if this host delivered it again: the sink has it, and another claim found out.
+# If the answer to a batch was lost, the batch counts only if this host delivered it again. Otherwise the sink has it, as a later
+# claim found out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +339,7 @@ def summaries_of(stats: Stats, pipelines: Iterable[str]) -> list[Summary]:
 
 
 def summary_lines(summaries: Iterable[Summary], *, finished: Collection[str], is_alone: bool) -> list[str]:
-    """finished: pipelines that have nothing left to do. is_alone: whether this host has seen no other one."""
+    """finished: pipelines that have nothing left to do. is_alone: whether this host has seen no other host."""
     whose = "" if is_alone else "this host: "
     return [f"{whose}{each.pipeline}: {_work(each, is_finished=each.pipeline in finished)}" for each in summaries]
 

@@ -1,4 +1,4 @@
-"""Waiting that ends when a stop is requested."""
+"""Waits that end when a stop is requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def run_unless_stopped(stopping: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
-    """Wait for `step`, or until `stopping` is set: False then, and `step` is cancelled where it has not ended.
+    """Wait until `step` ends or `stopping` is set. Returns False if `stopping` is set; then `step` is cancelled.
 
     Raises what `step` raises.
     """
@@ -26,7 +26,7 @@ async def run_unless_stopped(stopping: asyncio.Event, step: Coroutine[Any, Any, 
 
 
 async def sleep_unless_stopped(stopping: asyncio.Event, seconds: float) -> bool:
-    """Wait so long, or until `stopping` is set: False then."""
+    """Wait for this many seconds, or until `stopping` is set. Returns False if it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()

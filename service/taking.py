@@ -1,4 +1,4 @@
-"""Takes leases, and requests leases of others. What the container refuses, a round tries once more after a pause."""
+"""Takes leases, and requests leases of others. If the container refuses takes, the round tries them once more after a pause."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class RoundOutcome:
 
     @property
     def are_over(self) -> bool:
-        """Whether the container wants to be left alone: the rest comes later."""
+        """Whether the container demands a pause: the rest of this round is left to later ones."""
         return any(map(retry_after_s, self.refused))
 
 
 class Taker:
-    """workers: those that run. employ: starts one for a lease that was taken. fitness: what the host can process."""
+    """workers: the running ones. employ: starts one for a lease that was taken. fitness: knows what the host can process."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Taker:
         self._refusals = Streak(self._clock)
 
     async def proved(self, wanted: Plan) -> Plan:
-        """The plan without requests for what this host has not shown that it can process: another host works on that."""
+        """The plan, with requests only for leases that this host has shown it can process: other hosts work on them."""
         return replace(wanted, ask=await self._fitness.requests(wanted.ask)) if wanted.ask else wanted
 
     async def carry_out(self, wanted: Plan, scan: Scan, group: asyncio.TaskGroup) -> RoundOutcome:
@@ -78,21 +78,21 @@ class Taker:
     async def take_again(
         self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup, refused: Sequence[StoreError]
     ) -> float:
-        """After a pause, if the container has refused something in this round. Returns how long it was."""
+        """Take once more after a pause, if the container has refused something in this round. Returns the pause in seconds."""
         if not refused:
             self._refusals.log_end(self._log, "taking leases recovered")
             return 0.0
         at_least_s = max(map(retry_after_s, refused))
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
         if await sleep_unless_stopped(self._stopping, backoff_s):
-            # Before the next listing, which may cost all that the container has to give by then.
+            # Before the next listing, which may use up all requests that the container permits by then.
             again = await self._take_all(keys, scan, group)
             if again.refused:
                 await sleep_unless_stopped(self._stopping, max(map(retry_after_s, again.refused)))
         return backoff_s
 
     async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> RoundOutcome:
-        """Take those that have not changed since the scan."""
+        """Take the leases that have not changed since the scan."""
         changes = RoundOutcome()
         await run_side_by_side(
             keys,
@@ -111,7 +111,7 @@ class Taker:
         except StoreError as error:
             self._refuse(changes, error, "taking a lease failed", before)
             return None
-        except Exception as error:  # its document cannot be written, or its sink state not be claimed
+        except Exception as error:  # its document cannot be written, or its sink state cannot be claimed
             self._log.error("lease cannot be taken", **about(before), error=described(error))
             self._failures.record_failure(key, error, before.continuation)
             return None
@@ -134,7 +134,7 @@ class Taker:
         except StoreError as error:
             self._refuse(changes, error, "asking for a lease failed", lease)
             return
-        except Exception as error:  # its document has no room for our name
+        except Exception as error:  # its document has no room for this host's name
             text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
             self._reports.report("request", key, text, key)
             return
@@ -147,7 +147,7 @@ class Taker:
         return self._stopping.is_set() or changes.are_over
 
     def _refuse(self, changes: RoundOutcome, error: StoreError, event: str, lease: Lease) -> None:
-        """One line for all that is refused in a round."""
+        """Log one line for all refusals of a round."""
         if not changes.refused:
             self._refusals.log_failure(self._log, event, str(error), **about(lease))
         changes.refused.append(error)

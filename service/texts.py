@@ -15,19 +15,19 @@ def noun(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def described(error: BaseException) -> str:
-    """For the log: its class and its text."""
+    """The error's class and its text, for the log."""
     return f"{type(error).__name__}: {error}"
 
 
 MASK = "***"
 CHARS_MAX = 8192
-"""Longer texts are quotations; they are cut, because they are logged with every attempt."""
+"""Longer texts quote data. They are cut, because they are logged with every attempt."""
 
 _VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
 _NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"
 _RULES = (
-    # scheme://user:password@host; a password may hold @ and /, and a port is not a password. Both are bounded: what is masked
-    # may be an event's text, of any length, and time has to grow as the text does
+    # scheme://user:password@host; a password may contain @ and /, and a port is not a password. Both repetitions are bounded: the
+    # text may be an event's, of any length, and the time must be linear in it
     (
         re.compile(r"((?<=[a-z0-9+.-]://)[^\s/:@]{0,256}):(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{0,1024}@", re.IGNORECASE),
         rf"\1:{MASK}@",
@@ -41,7 +41,7 @@ _SECRET_NAME = re.compile(rf"{_NAME}|authorization", re.IGNORECASE)
 
 
 def redacted(text: str) -> str:
-    """`text` with what looks like a secret replaced by ***."""
+    """`text`, with everything that looks like a secret replaced by ***."""
     if len(text) <= _HARMLESS_CHARS_MAX and ":" not in text and "=" not in text:
         return text
     for pattern, replacement in _RULES:
@@ -50,7 +50,7 @@ def redacted(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Masked, and without its middle if it is too long."""
+    """The text with secrets masked, and without its middle if it is too long."""
     text = redacted(text)
     if len(text) <= CHARS_MAX:
         return text

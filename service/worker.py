@@ -1,4 +1,4 @@
-"""One owned lease: its runner, and what watches the lease beside it. Failures are contained here.
+"""One owned lease: its runner, and the tasks that watch the lease meanwhile. Failures end here.
 
 claim: raise the sink's fence, read its position, write it into the lease
   |
@@ -59,7 +59,7 @@ TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF = Backoff(first_s=0.1, max_s=30.0)
 OPENING = "opening the sink"
 CONTINUATION_LOGGED = 60
-"""Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
+"""How many characters are logged. Continuations of files are long; `leasehold leases show` prints them whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> WorkerResult:
-        """Never raises, except for a cancellation: then too the lease is given back, if that goes quickly."""
+        """Work until stopped. Never raises, except for a cancellation: even then the lease is released, if that is quick."""
         self._log.info("lease acquired", continuation=_shortened(self.owned.lease.continuation))
         outcome = WorkerResult("shutdown")
         try:
@@ -195,7 +195,7 @@ class Worker:
             self._log.warning("executors refused", error=runner.why_host_reads, then="this host reads all events")
 
     async def _may_send(self) -> bool:
-        """Waits for leave to send; False once told to stop."""
+        """Wait for permission to send. Returns False once a stop is requested."""
         if self.owned.is_trusted:
             return not self._stopping.is_set()
         return await run_unless_stopped(self._stopping, self._permit.wait_until_granted())
@@ -206,7 +206,7 @@ class Worker:
         return self.owned.lease.continuation if self._writer is None else self._writer.position
 
     async def _claim(self) -> SinkWriter:
-        """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
+        """Fence the sink before reading its position (R1), and write the position into the lease before anything is sent."""
         lease = self.owned.lease
         claim = Claim(
             pipeline=lease.pipeline,
@@ -235,15 +235,15 @@ class Worker:
     async def _abandon(self) -> None:
         """Close the writer of a failed attempt, if any, and keep what it made safe.
 
-        Now, since a checkpoint of its state that came after the next claim would take that claim back.
+        Now, because a checkpoint of its state after the next claim would undo that claim.
         """
         await self._close_writer("failed")
         await self._checkpoints.keep()
 
     async def _raise_epoch(self, why: Exception) -> None:
-        """Our own earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
+        """This worker's earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
 
-        The lease is read again by the compare-and-swap itself; where it is no longer ours, OwnershipLost ends this worker.
+        The compare-and-swap itself reads the lease again. If this host no longer owns it, OwnershipLost ends this worker.
         """
         above, known = (why.epoch, why.state) if isinstance(why, Fenced) else (0, None)
         await self.owned.raise_epoch(above, lambda kept: self.pipeline.claimed(kept if known is None else known))
@@ -272,7 +272,7 @@ class Worker:
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:
-        """If the sink holds no position, not before the lease does (R4)."""
+        """Record a delivered batch. If the sink holds no position and a checkpoint is due, recovery waits for it (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._stats.record_batch(self.owned.lease, batch)
         self._stats.record_event_ages(self.owned.lease, self.progress.delivered)
@@ -284,7 +284,8 @@ class Worker:
             self._failures.record_recovery(self.owned.lease.key)
 
     async def _keep_position(self) -> bool:
-        """False if it was delivered and, on a stop, not kept: at least once is what such a sink promises."""
+        """Write a checkpoint that is due if the sink holds no position. Returns False if a stop leaves the delivered output
+        without one: such a sink promises only at least once."""
         assert self._writer is not None, "a batch was delivered without a writer"
         attempt = 0
         if self._checkpoints.has_moved(self._writer.position, self._writer.state):
@@ -299,7 +300,7 @@ class Worker:
         return True
 
     async def _end(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
-        """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
+        """The partition was split or merged: close the sink's position, then the lease. Then the children may start (I7)."""
         while await self._may_send():
             try:
                 with self.progress.working("ending the sink's partition", self._clock.monotonic()):
@@ -336,7 +337,7 @@ class Worker:
         self._note_position()
 
     def _note_position(self, *, now: bool = False) -> None:
-        """For other readers of checkpoints, once the lease has it."""
+        """Pass the lease's position on to readers outside."""
         if self._checkpoint_writer is not None:
             self._checkpoint_writer.note(self.owned.lease, now=now)
 
@@ -346,10 +347,10 @@ class Worker:
         return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 
     async def _watch(self) -> CloseReason:
-        """A worker that makes no progress is cancelled: to hold a lease is never a substitute for working.
+        """End a worker that makes no progress: holding a lease is not a substitute for working.
 
-        Nothing can be overdue before the oldest stage is. If no batch is in work, none can be in work before one has begun. While
-        the sink is excused, other stages may begin.
+        Sleep until the oldest stage would be overdue, or, without a batch, for a whole timeout: nothing can be overdue earlier.
+        No sleep is longer than the timeout, because other stages may begin while the sink is excused.
         """
         timeout = self.pipeline.batch_timeout_s
         while True:
@@ -377,11 +378,11 @@ class Worker:
                 self._checkpoints.has_moved(writer.position, writer.state)
 
     async def _notice(self) -> CloseReason:
-        """Ends when another host requests the lease, or a scan shows that it is lost."""
+        """Stop when another host requests the lease. Raises OwnershipLost if a scan has shown that the lease is lost."""
         while True:
             self.owned.changed.clear()
             if self.owned.is_lost:
-                await self.owned.renew()  # raises what it was lost to
+                await self.owned.renew()  # raises how the lease was lost
             if self.owned.is_doubted:
                 await self._settle_doubt()
             if self._is_wanted:
@@ -403,7 +404,7 @@ class Worker:
 
     @property
     def _is_wanted(self) -> bool:
-        """By another host."""
+        """Whether another host requests the lease."""
         return self.owned.lease.handoff_to not in (None, self.owned.lease.owner)
 
     def _suspended(self, is_first: bool) -> None:
@@ -425,7 +426,8 @@ class Worker:
         await sleep_unless_stopped(self._stopping, pause)
 
     async def _close(self, outcome: WorkerResult) -> None:
-        """The last checkpoint and release, each within its time: whatever fails here, another host asks for it, or takes it."""
+        """Write the last checkpoint and release the lease, each within its time. If that fails, another host requests or takes
+        it."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
             await run_within(
@@ -440,7 +442,7 @@ class Worker:
         level("lease released", position=_shortened(self._position), **self._ending(outcome.reason), **error)
 
     def _ending(self, reason: CloseReason) -> dict[str, object]:
-        """How a tenure ended, for the log. A writer gets `shutdown` whenever the lease was released, also to another host."""
+        """How a tenure ended, for the log. The writer gets `shutdown` for every release, even one to another host."""
         if reason != "shutdown":
             return {"reason": reason}
         return (
@@ -454,7 +456,7 @@ class Worker:
 
 
 def about(lease: Lease) -> dict[str, object]:
-    """What every line of the log about a lease has."""
+    """The fields of every log line about a lease."""
     return {"pipeline": lease.pipeline, "partition": lease.partition, "epoch": lease.epoch}
 
 

@@ -1,16 +1,16 @@
-"""The HTTP face of a running host: what it knows of the whole group, and what operators may do to it (docs/rest.md).
+"""The HTTP API of a running host: what it knows of the whole group, and operators' actions (docs/rest.md).
 
     app = create_app(view, access, log=log)            # of a process with a host; leasehold.service.api.server serves it
 
 Its parts:
 
-    app        puts it together
-    middleware around everything: who may come in, how much, for how long; headers and the log of what operators did
-    health     this host: probes and metrics          queries    the group, out of the lease store
-    events     the group as it changes                operations what operators do to leases and pipelines
-    transfer   export and import                      problems   every error, as problem+json
-    connections   how many, and how long one waits for a client that says nothing
-    roles, limits, cross_origin, json_bodies, etags, audit    what these stand on
+    app        assembles the routes; probes, /metrics, the dashboard and /docs
+    middleware around everything: access, limits, headers and the log of operators' actions (auth, audit)
+    queries    the group, as read from the lease store    operations operators' actions on leases and pipelines
+    events     the group as it changes                    transfer   export and import
+    tap        samples of one partition                   samples, rendering, masking: how a tap makes them
+    schemas    all answers, as models                     problems   every error, as problem+json
+    server     serves the app, with bounded connections   metrics    this host's metrics for Prometheus
 """
 
 from leasehold.service.api.app import create_app

@@ -1,4 +1,4 @@
-"""The API put together."""
+"""Assembles the API: its routes and its pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from leasehold.service.api.transfer import moving
 from leasehold.service.group.view import View
 from leasehold.service.telemetry.logs import default_logger
 
-# This host: what probes and Prometheus ask.
+# This host: routes for probes and Prometheus.
 
 
 METRICS_LAG_AGE_MAX_S = 15.0
@@ -42,10 +42,10 @@ def health(view: View, metrics: Metrics) -> APIRouter:
 
     @router.get("/health/live")
     async def live() -> schemas.Health:
-        """The process answers. A probe that fails is a reason to restart it."""
+        """The process answers. If it does not, restart it."""
         return schemas.Health(status="live")
 
-    @router.get("/health/ready", responses={503: {"model": schemas.Health, "description": "It is not; `reasons`."}})
+    @router.get("/health/ready", responses={503: {"model": schemas.Health, "description": "Not ready; see `reasons`."}})
     async def ready(response: Response) -> schemas.Health:
         """The host takes part in the work: it has read the lease store and is not draining."""
         health = view.health()
@@ -71,7 +71,7 @@ def health(view: View, metrics: Metrics) -> APIRouter:
     return router
 
 
-# The dashboard's files, at their paths (leasehold.service.dashboard): a page, and what it is made of.
+# The dashboard's files, at their paths (leasehold.service.dashboard): a page, and the files that it loads.
 
 
 def page() -> APIRouter:
@@ -85,9 +85,9 @@ async def _file(file: dashboard.File) -> Response:
     return Response(file.content, media_type=file.media_type, headers={"content-security-policy": dashboard.POLICY})
 
 
-# The API's page for people, at /docs: routes and parameters out of the OpenAPI document, in plain HTML.
+# The API's page for people, at /docs: routes and parameters from the OpenAPI document, in plain HTML.
 #
-# FastAPI's own page loads its scripts from another server, which a host may not reach.
+# FastAPI's own page loads its scripts from another server, which a browser may be unable to reach.
 
 
 _PAGE = """<!doctype html>
@@ -139,7 +139,7 @@ def create_app(
     metrics_partitions: int = 0,
     tap_mask: Mask | None = None,
 ) -> FastAPI:
-    """metrics_partitions: for how many partitions of the host `/metrics` shows the lag.
+    """metrics_partitions: of how many partitions of the host `/metrics` shows the lag.
 
     tap_mask: what taps mask; None if taps are off.
     """
@@ -156,7 +156,7 @@ def create_app(
     )
     app.include_router(health(view, Metrics(view.host, partitions_max=metrics_partitions)))
     app.include_router(page())
-    for theme in (events, moving, operating, reading):  # a lease's own path takes what the others have not
+    for theme in (events, moving, operating, reading):  # the last one matches any other lease's path
         app.include_router(theme(view))
     app.include_router(tapping(view, tap_mask, log))
 

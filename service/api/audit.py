@@ -1,4 +1,4 @@
-"""The log of what operators did: one line for each action, also for one that was refused, and a count.
+"""The log of what operators did: one line for each action, even if it was refused, and a count.
 
 The log contains the name of the token, never the token.
 """
@@ -32,7 +32,7 @@ _ACTIONS: Mapping[tuple[str, str], Action] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """An operator's request and its result. before, after: of a lease or an order; is_change: whether anything was done."""
+    """An operator's request and its result. before, after: facts of a lease or an order. is_change: whether anything was done."""
 
     action: Action
     pipeline: str = ""
@@ -43,7 +43,7 @@ class OperatorAction:
 
 
 def operator_action_of(method: str, path: str) -> OperatorAction | None:
-    """None: nothing that an operator does."""
+    """The action that a request is; None if it is not an operator's."""
     for (verb, pattern), action in _ACTIONS.items():
         if verb == method and (found := re.fullmatch(pattern, path)):
             return OperatorAction(action=action, pipeline=found[1], partition=found[2])
@@ -63,7 +63,7 @@ def lease_facts(lease: Lease) -> dict[str, object]:
 
 
 def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
-    """done, unchanged, denied: the caller is not allowed to. refused: the request is invalid. failed: the host had an error."""
+    """done; unchanged; denied: the caller lacks permission; refused: any other fault of the request; failed: the host's fault."""
     if status < 300:
         return "done" if is_change else "unchanged"
     if status in (401, 403):

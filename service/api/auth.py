@@ -1,5 +1,5 @@
-"""Access to the API: readers and operators send a token from a file. The file is read again when it has changed, so tokens are
-exchanged without a restart.
+"""Access to the API: readers and operators send a token from a file. The file is read again when it has changed, so tokens can be
+replaced without a restart.
 
     access = Access(readers=Tokens(Path("readers")), operators=Tokens(Path("operators"), setting="api.operators"))
     access.of(b"Bearer 3f9c...")      # Caller("alice", may_operate=True), or None: an unknown token
@@ -25,7 +25,7 @@ from leasehold.service.errors import StartFailed
 FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
 
 TOKEN_BYTES_MIN = 16
-"""What is shorter can be guessed."""
+"""Shorter tokens could be guessed."""
 FILE_BYTES_MAX = 64 * 1024
 NAME_CHARACTERS_MAX = 64
 
@@ -34,14 +34,14 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """name: of the token, or its file and line; never the token."""
+    """name: the token's name, or its file and line; never the token."""
 
     name: str
     may_operate: bool
 
 
 ANYONE = Caller("anyone", may_operate=True)
-"""Where there are no tokens: then the API listens on loopback alone."""
+"""The caller if there are no token files: then the API listens only on loopback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Tokens:
     """The tokens of one file. While it cannot be read, no client is admitted."""
 
     def __init__(self, file: Path, setting: str = "api.readers") -> None:
-        """Raises StartFailed if there are none."""
+        """Raises StartFailed if the file has no token."""
         self._file = file
         try:
             self._stamp, self._known = _stamp(file), _known(file)
@@ -65,7 +65,10 @@ class Tokens:
             raise StartFailed(f"{setting} is '{file}', which holds no token of {TOKEN_BYTES_MIN} bytes: {_REMEDY}")
 
     def named(self, authorization: bytes | None) -> str | None:
-        """Whose token it is. authorization: the header's value. Every token is compared, whole, however early one fits."""
+        """The name of the token that was sent, if it is known. authorization: the header's value.
+
+        Every token is compared in full, even after one has matched.
+        """
         scheme, _, token = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer":
             return None
@@ -84,7 +87,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """None: there is no such file. An operator's token also reads. Without operators, no client operates."""
+    """readers, operators: None if there is no such file. An operator may also read. Without operators, no client may operate."""
 
     readers: Tokens | None = None
     operators: Tokens | None = None
@@ -94,7 +97,7 @@ class Access:
         return self.readers is None and self.operators is None
 
     def of(self, authorization: bytes | None) -> Caller | None:
-        """None: an unknown client."""
+        """The caller; None if the client is unknown."""
         if self.is_open:
             return ANYONE
         operator, reader = (
@@ -104,11 +107,11 @@ class Access:
         return None if name is None else Caller(name, may_operate=operator is not None)
 
 
-_REMEDY = "name a file with a token on each line, like `openssl rand -hex 32` writes one"
+_REMEDY = "name a file with a token on each line, such as `openssl rand -hex 32` prints"
 
 
 def _stamp(file: Path) -> _Stamp:
-    """Kubernetes exchanges a secret's files behind a link, so that all of this changes."""
+    """What changes with the file's content: Kubernetes replaces a secret's files behind a link, so all of these values change."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -121,7 +124,7 @@ def _known(file: Path) -> tuple[_Known, ...]:
 
 
 def _in_line(line: bytes, unnamed: str) -> _Known | None:
-    """The last word is the token, what comes before it the name."""
+    """The last word is the token. The words before it are the name."""
     name, _, token = b" ".join(line.split()).rpartition(b" ")
     if len(token) < TOKEN_BYTES_MIN:
         return None
@@ -138,11 +141,11 @@ _READ = HTTPBearer(
 _OPERATE = HTTPBearer(auto_error=False, scheme_name="operator", description="A token of the file `api.operators`.")
 
 READING = [Security(_READ)]
-"""For the description alone: `leasehold.service.api.middleware` has judged before."""
+"""Only for the description: `leasehold.service.api.middleware` has already checked the token."""
 
 
 def _operator(request: Request, scheme: Annotated[object, Security(_OPERATE)]) -> Caller:
-    """What the guard took for reading may be a route of operators. Raises HTTPException."""
+    """Check the caller again: a request that the guard took for reading may be an operator's. Raises HTTPException."""
     caller = request.state.caller
     if not isinstance(caller, Caller) or not caller.may_operate:
         raise HTTPException(HTTPStatus.FORBIDDEN, FOR_OPERATORS)

@@ -1,6 +1,6 @@
-"""Changes of the group: a stream of server-sent events for each client, from one reading a second at most.
+"""Changes of the group: a stream of server-sent events for each client, from at most one reading a second.
 
-Each client is sent what differs from what it was sent last. One that reads slowly is sent less often, and then all at once:
+Each client gets the differences from what it got last. A client that reads slowly gets them less often, and then all at once:
 nothing piles up for it. Differences that several clients share are computed once.
 """
 
@@ -30,10 +30,10 @@ from leasehold.service.group.view import View
 
 STREAMS_MAX = 200
 STREAM_S = 300.0
-"""A token that is taken away ends its streams by then."""
+"""The streams of a token that was removed end by then."""
 PAUSE_S = 1.0
 SILENCE_S = 15.0
-"""Proxies end connections on which nothing comes."""
+"""Proxies close connections that carry nothing, so a comment is sent after this time."""
 COMMENT = b": still here\n\n"
 EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 
@@ -57,7 +57,7 @@ def events(view: View) -> APIRouter:
         },
     )
     async def stream(wanted: Annotated[Duration, Query()]) -> StreamingResponse:
-        """Leases, hosts and pipelines as they change, as server-sent events. Load them once `ready` has come."""
+        """Leases, hosts and pipelines as they change, as server-sent events. Load the current ones after `ready`."""
         if changes.streams >= STREAMS_MAX:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -83,7 +83,7 @@ class ChangeStream(StreamingResponse):
 
 
 class Changes:
-    """What clients receive. streams: how many there are."""
+    """The changes that clients receive. streams: how many clients there are."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -95,7 +95,7 @@ class Changes:
         async with aclosing(self._parts()) as parts:
             with suppress(TimeoutError):
                 while True:
-                    async with asyncio.timeout_at(ends_at):  # around no `yield`: it would end the sending of a part
+                    async with asyncio.timeout_at(ends_at):  # not around `yield`: it would cut a part short
                         part = await anext(parts)
                     yield part
 
@@ -125,7 +125,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """pipelines: None if nothing about them has changed, else all of them."""
+    """pipelines: all of them, or None if nothing about them has changed."""
 
     leases: Sequence[LeaseStatus] = ()
     leases_gone: Sequence[tuple[str, str]] = ()
@@ -135,7 +135,7 @@ class Difference:
 
 
 def difference(before: GroupStatus, now: GroupStatus) -> Difference:
-    """Pure. A lease whose document has not changed is one object from reading to reading."""
+    """Pure. A lease whose document has not changed is the same object in both readings."""
     if before is now:
         return Difference()
     hosts = {host.name: host for host in schemas.hosts_of(before).items}
@@ -172,5 +172,5 @@ def _as_json(model: BaseModel) -> Any:
 
 
 def _event(name: str, data: object) -> bytes:
-    """JSON has no line breaks in it, so that nothing in a name can begin a line of its own."""
+    """The JSON contains no line breaks, so nothing in a name can begin a line of the stream."""
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

@@ -1,10 +1,10 @@
 """What one row of a tap shows: its values, masked and cut. Pure.
 
-A value is masked by its name: of a column, of a property, or of a field at any depth of JSON. Names of secrets are always masked.
-If the mask has a name, then
-- a body or a binary value is withheld unless it is a JSON object or array: it may contain that field,
-- a text that is not a JSON document is withheld if it contains that name anywhere. This holds for texts within JSON too,
-  and for names of fields, unless a name is one of the mask's or has only letters and underscores.
+A value is masked by the name of its column, its property, or its field at any depth of JSON. Names of secrets are always masked.
+If the mask has names, then
+- a body or a binary value is withheld unless it is a JSON object or array: it may contain such a field,
+- a text that is not a JSON document is withheld if it contains such a name anywhere. This also holds for texts within JSON,
+  and for names of fields, except a name that is one of the mask's or has only letters and underscores.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from leasehold.service.texts import MASK, names_a_secret, redacted
 VALUE_BYTES_MAX = 64 * 1024
 """A larger value is not shown, only its size."""
 ROW_BYTES_MAX = 128 * 1024
-"""Values beyond so many bytes of a row are not shown."""
+"""Values after this many bytes of a row are not shown."""
 COLUMN_BYTES = 32
-"""What a column costs beside its value: to look at an empty one takes time too."""
+"""What a column costs in addition to its value: even an empty one takes time."""
 TEXT_CHARS_MAX = 2000
 LEVELS_MAX = 50
 TEXTS_MAX = 3
-"""JSON in a text within JSON in a text. Deeper nesting of either kind is not looked into."""
+"""How many levels of JSON texts within JSON texts are parsed. Nothing that is nested deeper, in either way, is parsed."""
 COLUMNS_MAX = 100
 Document = dict[str, object] | list[object] | str
 _PLAIN_NAME = re.compile(r"[^\W\d]+")
-"""It has only letters and underscores. Other names may hold values, as in `{"account=4711": true}`."""
+"""A name that has only letters and underscores. Others may contain values, as in `{"account=4711": true}`."""
 _APART = re.compile(r"""[\s/.$#'"`~()\[\]\u200b\ufeff]+""")
-"""Between the parts of a path, and around a name."""
+"""What separates the parts of a path, or surrounds a name."""
 _ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
@@ -55,7 +55,7 @@ class Mask:
         return not self._patterns
 
     def hides(self, name: str) -> bool:
-        """A path, like `/iban` or `$.person.iban`, is hidden if one of its parts is."""
+        """Whether the name is masked. A path, like `/iban` or `$.person.iban`, is masked if one of its parts is."""
         parts = {name.lower(), *_APART.split(name.lower())}
         return names_a_secret(name) or any(fnmatchcase(part, pattern) for part in parts for pattern in self._patterns)
 
@@ -63,7 +63,7 @@ class Mask:
         return name.lower() in self._patterns
 
     def is_named_in(self, text: str) -> bool:
-        """Whether the text contains a name of the mask anywhere, or may contain one with escapes of escapes."""
+        """Whether the text contains a name of the mask anywhere, or may contain one in nested escapes."""
         if self.is_empty:
             return False
         plain = text.replace("\0", "")
@@ -79,8 +79,8 @@ class ShownRow:
     """A copy of what is shown of one row: a reference to its page would keep the whole page in memory.
 
     - columns: each column's name, and what stands for its value if that is not shown; None if it is.
-    - content: the other columns, as an Arrow stream of one row.
-    - cost: bytes to look at, with `COLUMN_BYTES` for each column.
+    - content: the columns that are shown, as an Arrow stream of one row.
+    - cost: bytes of names and shown values, and `COLUMN_BYTES` for each column.
     """
 
     columns: tuple[tuple[str, str | None], ...]
@@ -89,7 +89,7 @@ class ShownRow:
 
 
 def copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
-    """Takes microseconds for each column: nothing is parsed, and large or masked values are not even copied."""
+    """Copy one row. That takes microseconds per column: nothing is parsed, and large or masked values are not even copied."""
     row = table.slice(place, 1)
     names = row.column_names[:COLUMNS_MAX]
     columns: list[tuple[str, str | None]] = []
@@ -139,12 +139,12 @@ def _column(name: str, column: pa.ChunkedArray, mask: Mask) -> JsonValue:
         if name == "body" and isinstance(value, str):
             value = value.encode()
         return _masked_value(value, mask)
-    except (ValueError, OverflowError) as error:  # PostgreSQL takes years behind 9999
+    except (ValueError, OverflowError) as error:  # PostgreSQL accepts years after 9999
         return _failed(error)
 
 
 def _masked_value(value: object, mask: Mask, texts: int = 0) -> JsonValue:
-    """texts: how many JSON texts it is within."""
+    """texts: how many JSON texts the value is nested in."""
     match value:
         case None | bool() | int():
             return value
@@ -174,15 +174,15 @@ def _masked_fields(fields: Mapping[object, object], mask: Mask, texts: int) -> d
         name = key.decode(errors="replace") if isinstance(key, bytes) else str(key)
         label = _name(name, mask, texts)
         times[label] += 1
-        unique = label if times[label] == 1 else f"{label} ({times[label]})"  # names may be withheld or cut alike
+        unique = label if times[label] == 1 else f"{label} ({times[label]})"  # cut or withheld names may be equal
         shown[unique] = MASK if names_a_field or mask.hides(name) else _masked_value(value, mask, texts)
     return shown
 
 
 def _names_a_field(values: Iterable[object], mask: Mask) -> bool:
-    """Whether one of them is the name of a masked field, whose value is beside it: `{"name": "iban", "value": "..."}`.
+    """Whether one of the values names a masked field, so that another may be its value: `{"name": "iban", "value": "..."}`.
 
-    So is a list with that name, as in `{"columns": ["iban"], "rows": [["..."]]}`.
+    A list that contains such a name counts too, as in `{"columns": ["iban"], "rows": [["..."]]}`.
     """
     return any(
         mask.hides(each) if isinstance(each, str) else isinstance(each, list) and _lists_a_field(each, mask)
@@ -200,7 +200,7 @@ def _name(name: str, mask: Mask, texts: int) -> str:
 
 
 def _masked_text(text: str, mask: Mask, texts: int = 0) -> str:
-    """JSON in a text is masked as JSON elsewhere. In any other text, masked values cannot be found."""
+    """JSON in a text is masked like other JSON. In any other text, a masked field's value cannot be found: it is withheld."""
     parsed = _parsed(text) if texts < TEXTS_MAX else None
     if parsed is not None:
         return _document(parsed, mask, texts)
@@ -231,7 +231,7 @@ def _withheld(size: int, why: str) -> str:
 
 
 def _parsed(text: str) -> Document | None:
-    """None: it is not a JSON document with names or a text in it."""
+    """The text's JSON object, array or string; None if it is nothing like that."""
     if not text.lstrip().startswith(("{", "[", '"')):
         return None
     try:

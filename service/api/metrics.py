@@ -1,12 +1,12 @@
-"""This host's metrics for Prometheus, read off the host and its Stats at the moment of each scrape.
+"""This host's metrics for Prometheus, read from the host and its Stats at each scrape.
 
     metrics = Metrics(host)
     metrics.lag = await view.read_lag(age_max_s=15)    # optional: the group's lag, as last measured
     metrics.text()                                # what /metrics answers
 
 Every name is explained in docs/metrics.md. Labels are pipelines and words of `leasehold.service.stats`, so that the number of
-series does not depend on partitions, hosts or errors; partitions are labels only up to a number that a setting names. Each
-series starts as 0, because Prometheus sees no increase in one that starts with its first event. What is unknown is absent.
+series does not depend on partitions, hosts or errors; partitions are labels only up to a number that is a setting. Each
+series starts at 0, because Prometheus sees no increase in one that starts with its first event. Unknown figures are left out.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from leasehold.service.stats import (
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LEVELS_MAX = 10
-"""How deeply a note of an installer may nest."""
+"""How deeply an installer's note (`direct_url.json`) may nest."""
 
 
 class Metrics(Collector):
-    """A registry of its own, so that several hosts can live in one process. lag: of the group; None is left out.
+    """The metrics of one host, with their own registry, so that several hosts can live in one process.
 
-    partitions_max: for how many of the host's partitions the lag is shown, those that are furthest behind.
+    lag: the group's, if it is known. partitions_max: for how many of the host's partitions it is shown: those furthest behind.
     """
 
     def __init__(self, host: Host, *, partitions_max: int = 0) -> None:
@@ -82,22 +82,30 @@ class Metrics(Collector):
 
     def _now(self) -> Iterator[Metric]:
         host, build = self._host, build_info()
-        info = GaugeMetricFamily("leasehold_build_info", "1; the labels are what runs.", labels=list(build))
+        info = GaugeMetricFamily("leasehold_build_info", "1; the labels are versions.", labels=list(build))
         info.add_metric(list(build.values()), 1)
         yield info
         yield GaugeMetricFamily("leasehold_ready", "1 once the host has read the container.", int(host.ready.is_set()))
         yield GaugeMetricFamily("leasehold_draining", "1 while the host releases its leases.", int(host.is_draining))
-        yield GaugeMetricFamily("leasehold_buffer_bytes", "Read, and not delivered yet.", host.budget.held)
+        yield GaugeMetricFamily(
+            "leasehold_buffer_bytes", "Bytes that are read and not delivered yet.", host.budget.held
+        )
         owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
-        failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
-        suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
+        failing = GaugeMetricFamily(
+            "leasehold_partitions_failing", "Partitions left alone after a failure.", labels=["pipeline"]
+        )
+        suspended = GaugeMetricFamily(
+            "leasehold_leases_suspended", "Owned leases that are not trusted now.", labels=["pipeline"]
+        )
         paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while no host works on it.", labels=["pipeline"])
         waited = GaugeMetricFamily(
             "leasehold_executors_wait_seconds",
             "How long a job has waited for executors; 0: none waits.",
             labels=["pipeline"],
         )
-        unfit = GaugeMetricFamily("leasehold_pipeline_unfit", "1 while the host cannot do it.", labels=["pipeline"])
+        unfit = GaugeMetricFamily(
+            "leasehold_pipeline_unfit", "1 while the host cannot process it.", labels=["pipeline"]
+        )
         for name, pipeline in host.pipelines.items():
             workers = [worker for key, worker in host.workers.items() if key.pipeline == name]
             owned.add_metric([name], len(workers))
@@ -115,10 +123,12 @@ class Metrics(Collector):
         batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
         dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
         retries = CounterMetricFamily(
-            "leasehold_retries", "Failures after which it continued.", labels=["pipeline", "cause"]
+            "leasehold_retries", "Failures after which work continued.", labels=["pipeline", "cause"]
         )
         seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
-        ages = HistogramMetricFamily("leasehold_event_age_seconds", "Age of events, once safe.", labels=["pipeline"])
+        ages = HistogramMetricFamily(
+            "leasehold_event_age_seconds", "Age of events when their output was safe.", labels=["pipeline"]
+        )
         for name in self._host.pipelines:
             events.add_metric([name], stats.events[name])
             batches.add_metric([name], stats.batches[name])
@@ -146,11 +156,11 @@ class Metrics(Collector):
         yield from (calls, parked, retries, seconds)
 
     def _requests(self) -> Iterator[Metric]:
-        """Asynchronous sinks."""
+        """The requests of asynchronous sinks."""
         labels = ["pipeline"]
         in_flight = GaugeMetricFamily("leasehold_sink_entries_in_flight", "Entries on their way.", labels=labels)
         limit = GaugeMetricFamily("leasehold_sink_entries_limit", "How many may be on their way now.", labels=labels)
-        again = CounterMetricFamily("leasehold_sink_entries_queued_again", "Entries that failed.", labels=labels)
+        again = CounterMetricFamily("leasehold_sink_entries_queued_again", "Failed entries, sent again.", labels=labels)
         throttled = CounterMetricFamily(
             "leasehold_sink_requests_throttled", "Requests that lowered the rate.", labels=labels
         )
@@ -165,7 +175,7 @@ class Metrics(Collector):
     def _leases(self) -> Iterator[Metric]:
         stats = self._host.stats
         moves = CounterMetricFamily(
-            "leasehold_lease_moves", "Taken, and released by reason.", labels=["pipeline", "move"]
+            "leasehold_lease_moves", "Leases taken, and ended by reason.", labels=["pipeline", "move"]
         )
         suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
         for name in self._host.pipelines:
@@ -182,16 +192,18 @@ class Metrics(Collector):
         yield outside
 
     def _session(self, session: Session) -> Iterator[Metric]:
-        yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
+        yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Time since the last heartbeat.", session.beat_age_s)
         yield GaugeMetricFamily("leasehold_host_lasts_seconds", "How long it may be silent.", session.timing.duration_s)
-        yield CounterMetricFamily("leasehold_host_lapses", "Times that its trust lapsed.", session.lapses)
+        yield CounterMetricFamily("leasehold_host_lapses", "How often its trust lapsed.", session.lapses)
 
     def _store(self) -> Iterator[Metric]:
         stats = self._host.stats
         requests = CounterMetricFamily(
             "leasehold_store_requests", "Calls to the lease store.", labels=["operation", "outcome"]
         )
-        seconds = HistogramMetricFamily("leasehold_store_request_seconds", "Their time.", labels=["operation"])
+        seconds = HistogramMetricFamily(
+            "leasehold_store_request_seconds", "Time of calls to the lease store.", labels=["operation"]
+        )
         for operation in OPERATIONS:
             _add(seconds, [operation], stats.request_seconds[operation])
             for outcome in REQUEST_OUTCOMES:
@@ -209,7 +221,7 @@ class Metrics(Collector):
 
     def _notifications(self) -> Metric:
         notifications = CounterMetricFamily(
-            "leasehold_notifications", "What the program was notified of.", labels=["outcome"]
+            "leasehold_notifications", "Notifications of the program, by outcome.", labels=["outcome"]
         )
         counts = self._host.stats.notifications
         for outcome in NOTIFICATION_OUTCOMES:
@@ -219,12 +231,12 @@ class Metrics(Collector):
     def _traces(self) -> Iterator[Metric]:
         stats = self._host.stats
         yield CounterMetricFamily("leasehold_spans_made", "Spans for traces.", stats.spans_made)
-        yield CounterMetricFamily("leasehold_spans_exported", "Spans that were taken.", stats.spans_exported)
+        yield CounterMetricFamily("leasehold_spans_exported", "Spans that a collector accepted.", stats.spans_exported)
 
     def _lag(self, lag: Lag) -> Iterator[Metric]:
         events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])
         seconds = GaugeMetricFamily(
-            "leasehold_lag_seconds", "Age of the oldest event that is not delivered.", labels=["pipeline"]
+            "leasehold_lag_seconds", "Age of the oldest undelivered event.", labels=["pipeline"]
         )
         unknown = GaugeMetricFamily("leasehold_lag_unknown", "Partitions of unknown lag.", labels=["pipeline"])
         for name in self._host.pipelines:
@@ -241,7 +253,7 @@ class Metrics(Collector):
     def _lag_of_partitions(self, lag: Lag) -> Metric:
         found = GaugeMetricFamily(
             "leasehold_partition_lag_seconds",
-            "Age in the worst partitions of this host.",
+            "Age of the oldest undelivered event, in the worst partitions of this host.",
             labels=["pipeline", "partition"],
         )
         ages = [
@@ -256,7 +268,7 @@ class Metrics(Collector):
 
 @cache
 def build_info() -> Mapping[str, str]:
-    """What runs, without importing it. pyspark, revision: empty if there is none, or if it is unknown."""
+    """The versions that run, without importing anything. pyspark, revision: empty if there is none, or if it is unknown."""
     packages = (_version_of(name) for name in ("pyspark", "pyspark-connect", "pyspark-client"))
     return {
         "version": _version_of(NAME),

@@ -1,6 +1,6 @@
 """Around every request: access, size and time limits, headers of every answer, and the log of operators' actions.
 
-A sentence instead of a traceback, and HEAD wherever there is GET. The last section is about what other
+It answers with a sentence instead of a traceback, and HEAD wherever there is GET. One section is about requests that other
 sites can make a browser send.
 """
 
@@ -23,7 +23,7 @@ from leasehold.service.api.auth import FOR_OPERATORS, Access, Caller
 from leasehold.service.api.problems import LOOK_FIRST, problem
 from leasehold.service.config.types import is_loopback
 
-# How much a request may hold, and how long it may take. Pure.
+# How large a request may be, and how long it may take. Pure.
 
 
 TARGET_BYTES_MAX = 16 * 1024
@@ -31,12 +31,12 @@ HEADERS_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 128 * 1024
 """A continuation has 32 KiB at most, and each character may be escaped."""
 IMPORT_BYTES_MAX = 4 * 1024 * 1024
-"""A larger body would delay the heartbeats of this host; `leasehold leases import` takes it."""
+"""A larger body would delay the heartbeats of this host; `leasehold leases import` accepts it."""
 REQUEST_S = 30.0
 IMPORT_S = 180.0
 """An import first watches whether owners are alive."""
 ANSWER_S = 330.0
-"""For a whole stream of events, read slowly."""
+"""Enough for a whole stream of events that is read slowly."""
 IMPORT = "/api/leases/import"
 
 
@@ -51,7 +51,7 @@ def request_s(path: str) -> float:
 def excess(
     path: str, raw_path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> tuple[HTTPStatus, str] | None:
-    """What is too large about a request, as far as its head shows."""
+    """What is too large in a request, as far as its head shows; None if nothing is."""
     headers = list(headers)
     if len(raw_path) + len(query) > TARGET_BYTES_MAX:
         return HTTPStatus.REQUEST_URI_TOO_LONG, f"the address is longer than {TARGET_BYTES_MAX} bytes"
@@ -69,10 +69,10 @@ def too_large(path: str) -> str:
 
 # Which requests another site's page may have made a browser send. Pure.
 #
-# A page of another site can have a browser ask any address that it reaches, this machine's own included. Such a page can
-# neither lie about `Origin`, nor read the answers of another origin, nor send JSON there without asking first. A name that
-# the page's owner points at 127.0.0.1 (DNS rebinding) shows in `Host`. All of this is for a host without tokens: where there are
-# some, no browser has them for another page.
+# A page of another site can make a browser send requests to any address that the browser reaches, even this machine's own. Such
+# a page cannot forge `Origin`, read the answers of another origin, or send JSON there without a preflight request. A name that
+# the page's owner points at 127.0.0.1 (DNS rebinding) shows in `Host`. All of this is for a host without tokens: a browser does
+# not send tokens for another site's page.
 
 
 def objection(headers: Mapping[bytes, bytes]) -> str | None:
@@ -89,7 +89,7 @@ def objection(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def _is_here(host: str) -> bool:
-    """localhost, or a loopback address; with a port or without one."""
+    """Whether it is localhost or a loopback address, with or without a port."""
     try:
         name = urlsplit(f"//{host}").hostname
     except ValueError:
@@ -98,7 +98,7 @@ def _is_here(host: str) -> bool:
 
 
 def _authority(origin: str) -> str | None:
-    """`null`, a sandboxed page's origin, does not count."""
+    """The origin's host and port; None for `null`, the origin of a sandboxed page."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -106,7 +106,8 @@ def _authority(origin: str) -> str | None:
 
 
 OPEN = frozenset({"/health/live", "/health/ready", *dashboard.PATHS})
-"""Asked by probes, which have no token; and the dashboard, which asks its reader for one: it holds no data."""
+"""Paths that need no token: of probes, which cannot send one, and of the dashboard, which holds no data and lets its reader enter
+a token."""
 READING = frozenset({"GET", "HEAD"})
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -199,7 +200,7 @@ class _Answer:
 
     @asynccontextmanager
     async def give_until(self, deadline: asyncio.Timeout) -> AsyncIterator[None]:
-        """A deadline for its beginning; once it has begun, it may take its time."""
+        """Apply the deadline to the answer's beginning. Once it has begun, it may take ANSWER_S more."""
         self._deadline = deadline
         try:
             yield
@@ -225,7 +226,7 @@ class _Answer:
 
     @property
     def why(self) -> str:
-        """The reason of a refusal."""
+        """The reason for a refusal."""
         try:
             return str(json.loads(self._problem)["detail"]) if self._problem else ""
         except (ValueError, KeyError):
@@ -233,7 +234,7 @@ class _Answer:
 
 
 class _Body:
-    """A request's body: what has arrived, up to the largest that is accepted."""
+    """A request's body, as it arrives, up to the largest size that is accepted."""
 
     def __init__(self, receive: Receive, path: str) -> None:
         self._receive = receive
@@ -242,7 +243,7 @@ class _Body:
         self.is_whole = False
 
     async def receive(self) -> Message:
-        """Raises HTTPException."""
+        """Raises HTTPException if the body is too large."""
         message = await self._receive()
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))

@@ -1,5 +1,5 @@
-"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. leasehold.service.group.actions
-does it."""
+"""The routes of operators' actions on leases and pipelines: release, handoff, reset, close, pause, resume.
+leasehold.service.group carries them out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from leasehold.service.stats import Action
 
 ERRORS = documented(400, 404, 408, 409, 415, 422)
 STALE = (
-    "the lease has changed since: look at it again, and send the ETag of this answer if it is still what you want. An owner"
+    "the lease has changed since: read it again, and send the ETag of this answer if you still want the reset. An owner"
     " writes its lease every few seconds: pause the pipeline first"
 )
 
@@ -42,7 +42,7 @@ class Nothing(Strict):
 
 
 class Handoff(Strict):
-    to: str = Field(min_length=1, max_length=512, description="The host that is to have the lease.", examples=["pod-2"])
+    to: str = Field(min_length=1, max_length=512, description="The host that should get the lease.", examples=["pod-2"])
 
 
 class Reset(Strict):
@@ -60,7 +60,7 @@ class Close(Strict):
     )
     forget: bool = Field(
         default=False,
-        description="Leave no tombstone: hosts delete the document once the partition has gone, and one that comes back is new.",
+        description="Leave no tombstone: hosts delete the document once the partition has gone; if it returns, it is new.",
         examples=[False],
     )
 
@@ -72,7 +72,7 @@ def operating(view: View) -> APIRouter:
     async def release(
         pipeline: str, partition: str, nothing: Nothing, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
-        """Take a lease from its owner, which finds out at its next write. Its position stays, and any host may take it next."""
+        """Take a lease from its owner, which finds out at its next write. The position stays, and any host may take the lease."""
         await _check_exists(view, pipeline, partition)
         change = await actions.release_lease(view.keeper, pipeline, partition)
         return _done(view, request, response, "release", change)
@@ -81,7 +81,7 @@ def operating(view: View) -> APIRouter:
     async def handoff(
         pipeline: str, partition: str, wanted: Handoff, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
-        """Have the owner finish its batch, checkpoint, and give the lease to the host that is named."""
+        """Have the owner finish its batch, checkpoint, and give the lease to the named host."""
         await _check_exists(view, pipeline, partition)
         hosts = (await view.read_group()).hosts
         change = await actions.hand_over_lease(view.keeper, pipeline, partition, wanted.to, hosts)
@@ -97,9 +97,9 @@ def operating(view: View) -> APIRouter:
         response: Response,
         if_match: Annotated[str | None, Header(description="The lease's ETag, as it was last read.")] = None,
     ) -> schemas.LeaseChange:
-        """Set a lease's position, forwards or back: a new generation, in which no position that the sink holds counts.
+        """Set a lease's position, forwards or back. In the new generation, positions that the sink holds no longer count.
 
-        The events between are skipped or repeated. An active owner loses the lease at its next write.
+        The events between the two positions are skipped or repeated. An active owner loses the lease at its next write.
         """
         await _check_exists(view, pipeline, partition)
         before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
@@ -115,9 +115,9 @@ def operating(view: View) -> APIRouter:
     async def close(
         pipeline: str, partition: str, wanted: Close, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseClose:
-        """Close the lease of a partition that is done, as a file is that was processed: no host reads it any more.
+        """Close the lease of a partition that is done, such as a processed file: no host reads it any longer.
 
-        409 as long as events are left. An active owner loses the lease at its next write. A reset opens it again.
+        Answers 409 as long as events are left. An active owner loses the lease at its next write. A reset reopens it.
         """
         await _check_exists(view, pipeline, partition)
         listed = await list_partitions(view.pipelines[pipeline])
@@ -133,7 +133,7 @@ def operating(view: View) -> APIRouter:
 
     @router.post("/pipelines/{name}/pause")
     async def pause(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
-        """Have every host rest from a pipeline, until it is resumed: batches in hand are finished or dropped, leases released."""
+        """Pause a pipeline on all hosts until it is resumed: batches in hand are finished or dropped, and leases released."""
         known(view, name)
         order, is_new = await actions.pause_pipeline(view.keeper, name, by=caller.name, at=_now(view))
         return _ordered(view, request, "pause", order, is_new)
@@ -149,17 +149,17 @@ def operating(view: View) -> APIRouter:
 
 
 async def _check_exists(view: View, pipeline: str, partition: str) -> None:
-    """Raises HTTPException."""
+    """Raises HTTPException if there is no such lease."""
     known(view, pipeline)
     lease_in(await view.read_group(), pipeline, partition)
 
 
 def _unchanged(view: View, seen: VersionedLease, if_match: str | None) -> VersionedLease:
-    """Raises HTTPException, NotNow."""
+    """The lease, if it is still as the client saw it. Raises HTTPException; NotNow if the lease has ended."""
     if if_match is None or if_match.strip() == "*":
         raise HTTPException(
             HTTPStatus.PRECONDITION_REQUIRED,
-            "send `If-Match` with the ETag of GET /api/leases/{pipeline}/{partition}: what is moved has to be what you have seen",
+            "send `If-Match` with the ETag of GET /api/leases/{pipeline}/{partition}: a reset needs the ETag that you last read",
         )
     if seen.etag not in meant_by(if_match):
         raise _stale(view, seen)
@@ -220,7 +220,7 @@ JSON = "application/json"
 
 
 def check_type(request: Request, *types: str) -> None:
-    """Raises HTTPException."""
+    """Raises HTTPException if the content type is none of these."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent not in types:
         raise HTTPException(
@@ -229,7 +229,7 @@ def check_type(request: Request, *types: str) -> None:
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is JSON, and nothing that merely looks like it."""
+    """A route that accepts only strict JSON as a body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -243,7 +243,7 @@ class JsonRoute(APIRoute):
 
 class _Strict(Request):
     async def json(self) -> Any:
-        """Raises HTTPException."""
+        """Raises HTTPException if the body is not strict JSON."""
         try:
             return parsed("the body", (await self.body()).decode())
         except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Every error as problem+json (RFC 9457): one sentence that names the thing and the next step, and nothing of our insides."""
+"""Every error as problem+json (RFC 9457): one sentence that names the thing and the next step, and no internals."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
 LOOK_FIRST = "it may have been carried out: check before you repeat it"
 WHAT: Mapping[int, str] = {
-    400: "The body is not JSON, or `cursor` is not one.",
+    400: "The body is not JSON, or `cursor` is not a cursor.",
     401: "The token is missing or unknown.",
-    403: "The token is a reader's, the page another origin's, or the `Host` no name of this machine.",
+    403: "The token is a reader's, the page is another origin's, or `Host` is not a name of this machine.",
     404: "There is no such pipeline or lease.",
     408: "The body arrived too slowly.",
-    409: "The thing is not in a state for it, or it has just been changed. Nothing was written.",
+    409: "The state of the lease or pipeline does not allow this, or has just changed. Nothing was written.",
     412: "`If-Match` is not the lease's ETag; the answer's `ETag` is.",
     413: "The body is too large.",
     414: "The address is too long.",

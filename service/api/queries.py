@@ -1,4 +1,4 @@
-"""The group, out of the lease store: pipelines, hosts, leases, lag, batches. Any host gives the same answers."""
+"""The group, as read from the lease store: pipelines, hosts, leases, lag, batches. Any host gives the same answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ETAG_RESPONSE: dict[int | str, dict[str, Any]] = {
 
 
 class AnyText(PathConvertor):
-    """The rest of a path, whatever it holds: Starlette's own ends at a newline, and a partition may have one."""
+    """The rest of a path, whatever it contains: Starlette's own stops at a newline, and a partition's name may have one."""
 
     regex = r"[\s\S]*"
 
@@ -61,7 +61,7 @@ class LagFilter(PipelineFilter):
 
 
 class BatchFilter(PipelineFilter):
-    limit: int = Field(default=100, ge=1, le=1000, description="How many at most, the newest.")
+    limit: int = Field(default=100, ge=1, le=1000, description="How many of the newest to list.")
 
 
 class LeaseFilter(PipelineFilter):
@@ -71,7 +71,7 @@ class LeaseFilter(PipelineFilter):
     cursor: str | None = Field(default=None, description="Where the page begins: `next` of the page before.")
 
     def find_place(self, pipelines: Collection[str]) -> tuple[str, str]:
-        """The lease behind which the page begins: pipeline names have no slash in them. Raises HTTPException."""
+        """The lease after which the page begins. Raises HTTPException. No pipeline's name contains a slash."""
         pipeline, slash, partition = (self.cursor or "").partition("/")
         if self.cursor and not (slash and pipeline in pipelines):
             why = f", because there is no pipeline {shown(pipeline)}" if slash else ""
@@ -120,7 +120,7 @@ def reading(view: View) -> APIRouter:
     @router.get(
         "/leases/{pipeline}/{partition:any}",
         response_model=schemas.LeaseDetail,
-        responses={**ETAG_RESPONSE, 304: {"description": "As `If-None-Match` has it."}, **documented(404)},
+        responses={**ETAG_RESPONSE, 304: {"description": "Its ETag is in `If-None-Match`."}, **documented(404)},
     )
     async def lease(
         pipeline: str, partition: str, response: Response, if_none_match: Annotated[str | None, Header()] = None
@@ -139,8 +139,8 @@ def reading(view: View) -> APIRouter:
         """How many events the group is behind (`lag`), and how old the oldest of them is (`seconds`).
 
         KEDA's metrics-api scaler reads it with `valueLocation: lag`, or with `unit=seconds` and `valueLocation: seconds`.
-        503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true. With `unit=seconds` also if some
-        are unknown and no event waits in the others.
+        Answers 503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true. With `unit=seconds`,
+        also if some are unknown and no event waits in the others.
         """
         known(view, wanted.pipeline)
         whole = await view.read_lag()
@@ -156,7 +156,7 @@ def reading(view: View) -> APIRouter:
 
     @router.get("/batches", responses=documented(404))
     async def batches(wanted: Annotated[BatchFilter, Query()]) -> schemas.Batches:
-        """What was delivered last, newest first; what other hosts did is as old as their last announcement."""
+        """The latest deliveries, newest first. Those of other hosts are listed as of their last report."""
         known(view, wanted.pipeline)
         batches = (await view.read_group()).batches
         found = (batch for batch in batches if wanted.pipeline in (None, batch.pipeline))
@@ -173,7 +173,7 @@ def known(view: View, pipeline: str | None) -> None:
 
 
 def lease_in(group: GroupStatus, pipeline: str, partition: str) -> LeaseStatus:
-    """Raises HTTPException."""
+    """Raises HTTPException if there is no such lease, or it cannot be read."""
     key = LeaseKey(pipeline, partition)
     if key in group.leases:
         return group.leases[key]
@@ -199,7 +199,7 @@ def _refusal(pipeline: str, lag: Lag, unit: schemas.Unit) -> str:
     )
 
 
-# A lease's ETag as HTTP has it: the document's, quoted. Its expiry shows in the tag, since it changes the answer alone. Pure.
+# A lease's ETag in HTTP: the document's, quoted. Expiry is part of the tag, because it changes the answer, but no document. Pure.
 
 
 def etag_of(status: LeaseStatus) -> str:
@@ -211,12 +211,12 @@ def tag_of(etag: str, more: str = "") -> str:
 
 
 def is_known(if_none_match: str, etag: str) -> bool:
-    """Whether the client has it already; as the standard has it, a weak tag is as good."""
+    """Whether the client already has this version. As the standard demands, a weak tag counts as well."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag in tags
 
 
 def meant_by(if_match: str) -> list[str]:
-    """The ETags of the documents that a client replaces. The owner's expiry does not matter; weak tags do not count."""
+    """The ETags of the documents that a client means to replace. Expiry does not matter; weak tags do not count."""
     tags = (tag.strip() for tag in if_match.split(","))
     return [unquote(tag[1:-1].removesuffix(_EXPIRED)) for tag in tags if len(tag) > 1 and tag[0] == tag[-1] == '"']

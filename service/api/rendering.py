@@ -1,7 +1,7 @@
-"""Render the samples of a host's taps in one thread that all taps share, within bounds.
+"""Renders the samples of a host's taps in one thread that all taps share, within bounds.
 
-Parsing and masking hold Python's interpreter lock, so a thread alone would still be in the way of the loop that renews leases.
-The bytes that all taps together parse in a second are therefore bounded, too.
+Parsing and masking hold Python's interpreter lock, so a thread alone would still delay the loop that renews leases. The bytes
+that all taps together parse in a second are therefore bounded, too.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 PARSED_BYTES_PER_S = 512 * 1024
-"""On one host. It takes up to a fifth of a core."""
+"""How much all taps of a host may parse. This takes up to a fifth of a core."""
 WAITING_BYTES_MAX = 1024 * 1024
 """How much waits for the thread. Later samples are left out."""
 Texts = Sequence[bytes]
 
 
 class Allowance:
-    """So much a second, and never more than a second's at once."""
+    """An allowance of `per_s` a second, and never more than one second's at once."""
 
     def __init__(self, per_s: float, now: float) -> None:
         self._per_s = per_s
@@ -35,7 +35,7 @@ class Allowance:
 
 
 class Renderer:
-    """Its thread starts with the first sample."""
+    """Renders samples in a thread, which starts with the first one."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -47,12 +47,12 @@ class Renderer:
         return self._waiting_bytes < WAITING_BYTES_MAX and self._bytes.left(self._monotonic()) > 0
 
     def spend(self, cost: int) -> None:
-        """A row was taken that is going to be rendered. cost: in bytes."""
+        """Account for a row that will be rendered. cost: in bytes."""
         self._bytes.spend(cost)
         self._waiting_bytes += cost
 
     def render(self, work: Callable[[], Texts], done: Callable[[Texts], None], cost: int) -> None:
-        """Call `work`, which raises nothing, in the thread, and `done` with its result in the loop. cost: of its rows."""
+        """Call `work`, which raises nothing, in the thread, and `done` with its result in the loop. cost: its rows', in bytes."""
 
         def finish(future: asyncio.Future[Texts]) -> None:
             self._waiting_bytes -= cost

@@ -1,6 +1,6 @@
 """Samples of what a partition reads and delivers, for people: bounded in number and size.
 
-The few rows to show are chosen and copied in the loop. They are parsed, masked (masking) and written elsewhere (rendering).
+The few rows to show are chosen and copied in the loop. A thread (rendering) parses, masks (masking) and writes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leasehold.service.group.work import Moment
 from leasehold.service.texts import MASK
 
 PARSED_BYTES_PER_S = 64 * 1024
-"""For each side of a tap, so that no tap takes all that a host may parse (rendering)."""
+"""How much each side of a tap may parse, so that no tap uses up what its host may parse (rendering)."""
 SAMPLE_BYTES_MAX = 64 * 1024
 POSITION_CHARS_MAX = 200
 BYTES_PER_S = 128 * 1024
@@ -41,14 +41,14 @@ def _position(position: str | None) -> str | None:
     return position if position is None else position[:POSITION_CHARS_MAX]
 
 
-# What the client receives: events of these names, with these objects as data.
+# What the client receives: events with these names, and these objects as data.
 
 
 class TapReady(Model):
-    """`ready`: what follows is from now on."""
+    """`ready`: the tap shows only what is read or delivered after this event."""
 
     host: str = Field(description="The owner, which answers.", examples=["pod-1"])
-    epoch: int = Field(description="The lease's.", examples=[4])
+    epoch: int = Field(description="The lease's epoch.", examples=[4])
     rows_per_s: int = Field(description="The limit on samples a second, of input and output each.", examples=[10])
     seconds: float = Field(description="How long this tap lasts at most.", examples=[60])
 
@@ -57,7 +57,7 @@ class TapInput(Model):
     """`input`: an event that the owner has read."""
 
     at: Moment
-    to: Position = Field(description="The position behind the page of this event; cut if it is long.")
+    to: Position = Field(description="The position after the page of this event; cut if it is long.")
     values: dict[str, Any] = Field(description="Its columns, masked and cut.", examples=[{"body": '{"a":1}'}])
 
 
@@ -71,7 +71,7 @@ class TapOutput(Model):
 
 
 class TapCounts(Model):
-    """`left_out`: how many rows were not shown until now, because of the limits or because executors had them."""
+    """`left_out`: how many rows have not been shown so far, because of the limits or because executors had them."""
 
     input: int = Field(examples=[9990])
     output: int = Field(examples=[0])
@@ -94,16 +94,16 @@ TAP_EVENTS: Mapping[str, type[Model]] = {
 
 
 def event_text(name: str, data: Model) -> bytes:
-    """JSON has no line breaks in it."""
+    """One server-sent event. Its JSON contains no line breaks."""
     assert isinstance(data, TAP_EVENTS[name]), "each event has its own model"
     return f"event: {name}\ndata: {data.model_dump_json(by_alias=True)}\n\n".encode()
 
 
-# What is sampled: within limits on rows and bytes a second, from each page and batch evenly.
+# What is sampled: rows evenly from each page and batch, within limits on rows and bytes a second.
 
 
 def spread(rows: int, most: int) -> Iterator[int]:
-    """At most `most` of 0 ... rows - 1, evenly apart, in their order. Pure."""
+    """At most `most` of 0 ... rows - 1, evenly spaced, ascending. Pure."""
     count = min(rows, most)
     return (index * rows // count for index in range(count))
 
@@ -116,7 +116,7 @@ class Limits:
 
 
 class Sampler:
-    """One client's watcher (leasehold.pipeline.pump.tap)."""
+    """Watches a partition for one client (leasehold.pipeline.pump.tap)."""
 
     def __init__(
         self,
@@ -171,14 +171,14 @@ class Sampler:
         self._end("lease")
 
     def close(self) -> None:
-        """What is still being rendered counts as left out."""
+        """End the sampling. Rows that are still being rendered count as left out."""
         self._is_closed = True
         for side, rows in self._rendering.items():
             self._leave_out(side, rows)
         self._rendering = dict.fromkeys(SIDES, 0)
 
     def take(self) -> bytes:
-        """All that waits."""
+        """Take everything that waits for the client."""
         taken = b"".join(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
@@ -199,7 +199,7 @@ class Sampler:
             self._renderer.render(work, partial(self._put, side), sum(row.cost for row in rows))
 
     def _choose(self, side: Side, table: pa.Table) -> list[ShownRow]:
-        """Evenly from the table, as many as the limits permit."""
+        """Copy rows, evenly from the table, as many as the limits permit."""
         now, parsed = self._monotonic(), self._parsed[side]
         most = min(self._rows[side].left(now), self._limits.rows_max - self.shown - self.rendering)
         if most > 0 and table.num_rows > 0:
@@ -215,7 +215,7 @@ class Sampler:
         return rows
 
     def _put(self, side: Side, texts: Sequence[bytes]) -> None:
-        """Into the queue of the client."""
+        """Put rendered rows into the client's queue."""
         if self._is_closed:
             return
         self._rendering[side] -= len(texts)
@@ -239,7 +239,7 @@ class Sampler:
             self._left_out[side] += rows
 
     def _end(self, why: Literal["limit", "lease"]) -> None:
-        """Once what is being rendered is there."""
+        """End the tap once no row is being rendered any longer."""
         self._ending = self._ending or why
         if self.rendering == 0:
             self.why_ended = self._ending
@@ -247,7 +247,7 @@ class Sampler:
 
 
 def _copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
-    """Raises nothing: whatever is wrong with a row must not stop its partition."""
+    """Copy a row. Raises nothing: whatever is wrong with a row must not stop its partition."""
     try:
         return copied(table, place, mask)
     except Exception as error:
@@ -255,7 +255,7 @@ def _copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
 
 
 def _texts(rows: Sequence[ShownRow], mask: Mask, side: Side, made: Made) -> list[bytes]:
-    """Raises nothing, like _copied."""
+    """Render rows. Raises nothing, like _copied."""
     return [_rendered(row, mask, side, made) for row in rows]
 
 

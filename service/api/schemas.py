@@ -1,8 +1,8 @@
 """What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
 
-`Lease`, `Host` and the like are read off their values in leasehold.service.group.status and
+`Lease`, `Host` and the like are made from the values in leasehold.service.group.status and
 leasehold.service.lag.measurement (`Lease.model_validate(status)`); an alias names the source of a field if its name differs
-there. What hosts report of their work is answered as it is (leasehold.service.group.work).
+there. Hosts' reports of their work are answered unchanged (leasehold.service.group.work).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Model(BaseModel):
 
 
 class Problem(Model):
-    """An error, as RFC 9457 has it (application/problem+json)."""
+    """An error, as RFC 9457 defines it (application/problem+json)."""
 
     type: str = Field(default="about:blank", description="about:blank: the status code names the kind of error.")
     title: str = Field(description="The status code in words.", examples=["Not Found"])
@@ -47,7 +47,8 @@ class Problem(Model):
         examples=["pipeline 'transform' has no lease for partition '7': GET /api/leases lists the existing ones"],
     )
     errors: tuple[str, ...] | None = Field(
-        default=None, description="422 only: what is wrong with the request, one by one."
+        default=None,
+        description="Everything wrong with the request (422), or the leases that cannot be exported (409).",
     )
 
 
@@ -92,7 +93,7 @@ class LeaseDetail(Lease):
 
     tick: int = Field(
         validation_alias=AliasPath("lease", "tick"),
-        description="Moved by the owner with each of its writes.",
+        description="Raised by the owner with each of its writes.",
         examples=[181],
     )
     sink_state: str = Field(
@@ -102,7 +103,7 @@ class LeaseDetail(Lease):
     )
     tombstone: bool = Field(
         validation_alias=AliasPath("lease", "tombstone"),
-        description="An operator closed it, and its document stays, so that a file that comes back is not read again.",
+        description="An operator closed it, and its document stays, so that a file that returns is not read again.",
         examples=[False],
     )
     parents: tuple[PartitionName, ...] = Field(
@@ -127,18 +128,18 @@ class Host(Model):
     """A host, as it last reported."""
 
     name: HostName
-    this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
+    this: bool = Field(validation_alias="is_this", description="Whether it is the host that answers.")
     live: bool | None = Field(
         validation_alias="is_live",
         description="false: it has been silent for its duration, as the answering host has seen;"
-        " null: the host has not watched for long enough to know.",
+        " null: that host has not watched for long enough to know.",
     )
     draining: bool = Field(
         validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
     )
     pipelines: tuple[PipelineName, ...]
-    leases: int = Field(description="How many it owns.", examples=[4])
-    leases_max: int | None = Field(description="How many it wants at most; null: no limit.", examples=[8])
+    leases: int = Field(description="How many leases it owns.", examples=[4])
+    leases_max: int | None = Field(description="How many leases it wants at most; null: no limit.", examples=[8])
     lasts_s: float = Field(
         description="How long it may be silent before others take its leases; longer than its setting while its beats are slow.",
         examples=[7.0],
@@ -146,12 +147,12 @@ class Host(Model):
     unfit: tuple[PipelineName, ...] = Field(description="The pipelines that it cannot process now.", examples=[[]])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
     tick: int = Field(
-        description="Its heartbeat. A host that sees this move considers it alive.",
+        description="Counts its heartbeats. Other hosts judge it by its document's ETag and term, not by this number.",
         examples=[181],
     )
     totals: tuple[Totals, ...] = Field(
         validation_alias=AliasPath("activity", "totals"),
-        description="Deliveries since it started, by pipeline, as of its last heartbeat.",
+        description="Deliveries since it started, by pipeline, as of its last report, which it makes every 10 seconds.",
     )
     failing: int = Field(
         validation_alias=AliasPath("activity", "failing"),
@@ -165,7 +166,7 @@ class Host(Model):
     )
     suspensions: int = Field(
         validation_alias=AliasPath("activity", "suspensions"),
-        description="How often that happened since it started.",
+        description="How often leases were suspended since it started.",
         examples=[0],
     )
     executors_wait: ExecutorsWaitStatus | None = Field(
@@ -179,11 +180,13 @@ class Hosts(Model):
 
 
 class EventAge(Model):
-    """How old events were when their output was safe: those that the group delivered in the last five to ten minutes."""
+    """How old the events that the group delivered in the last five to ten minutes were when their output was safe."""
 
-    events: int = Field(description="How many were delivered, and have a time of their own.", examples=[4200])
-    p50_s: float = Field(description="Half of them were at most so old, estimated from a histogram.", examples=[0.18])
-    p99_s: float = Field(description="99 of 100 were at most so old. At most a day.", examples=[0.94])
+    events: int = Field(description="How many delivered events have an `enqueued_time`.", examples=[4200])
+    p50_s: float = Field(description="Half of them were at most this old, estimated from a histogram.", examples=[0.18])
+    p99_s: float = Field(
+        description="99 of 100 were at most this old. The figure is never above a day.", examples=[0.94]
+    )
 
 
 class Pipeline(Model):
@@ -197,7 +200,7 @@ class Pipeline(Model):
         examples=["log:bank/transformed-event"],
     )
     leases: dict[LeaseState, int] = Field(
-        description="How many of its leases are in which state.", examples=[{"owned": 4}]
+        description="How many of its leases are in each state.", examples=[{"owned": 4}]
     )
     failures: tuple[FailureStatus, ...]
     paused: str | None = Field(
@@ -232,11 +235,11 @@ class LagOfPartition(Model):
     partition: PartitionName
     lag: int | None = Field(
         validation_alias="events",
-        description="Events behind the lease's position; null: unknown.",
+        description="Events after the lease's position; null: unknown.",
         examples=[17],
     )
     seconds: float | None = Field(
-        description="The age of the oldest event that is not delivered; 0: there is none; null: unknown.",
+        description="The age of the oldest undelivered event; 0: there is none; null: unknown.",
         examples=[2.75],
     )
     age_s: float = Field(description="How old `lag` is; 0: the feed has just answered.", examples=[0.0])
@@ -246,7 +249,7 @@ class LagOfPartition(Model):
 EventsBehind = Annotated[
     int,
     Field(
-        description="Events behind. Each unknown partition counts as one event; not at all if `partial`.",
+        description="Events that the group is behind. Each unknown partition counts as one event, or as none if `partial`.",
         examples=[17],
     ),
 ]
@@ -259,8 +262,8 @@ IsPartial = Annotated[
 OldestSeconds = Annotated[
     float | None,
     Field(
-        description="The age of the oldest event that is not delivered; 0: there is none; null: unknown. With `partly=true`: of"
-        " the known partitions.",
+        description="The age of the oldest undelivered event; 0: there is none; null: unknown. With `partly=true`, of the known"
+        " partitions only.",
         examples=[2.75],
     ),
 ]
@@ -294,7 +297,7 @@ class LagReport(Model):
 
     @classmethod
     def of(cls, lags: dict[str, Lag], unit: Unit = "events", *, partly: bool = False) -> Self:
-        """lags: by pipeline. unit: which of the two figures has to be known. partly: as far as they are known."""
+        """lags: by pipeline. unit: which of the two figures has to be known. partly: ignore partitions of unknown lag."""
         ages = {name: lag.oldest if partly else lag.seconds for name, lag in lags.items()}
         known = [age for age in ages.values() if age is not None]
         is_whole = partly or len(known) == len(ages)
@@ -318,7 +321,7 @@ class LagReport(Model):
 
 
 class Batches(Model):
-    """Newest first. What other hosts delivered is as old as their last announcement."""
+    """Newest first. Batches of other hosts are listed as of their last report."""
 
     items: tuple[BatchStatus, ...]
 
@@ -346,32 +349,34 @@ class LeaseClose(LeaseChange):
 class Order(Model):
     """The last order of operators about a pipeline."""
 
-    changed: bool = Field(description="false: it was so already.", examples=[True])
+    changed: bool = Field(description="false: nothing had to be changed.", examples=[True])
     pipeline: PipelineName
     paused: bool = Field(description="Whether no host may work on it.", examples=[True])
     by: str | None = Field(description="Who gave the order; null: no order was given.", examples=["alice"])
-    at: str | None = Field(description="When, by the clock of the answering host.", examples=["2026-01-31T12:00:00Z"])
+    at: str | None = Field(
+        description="When, by the clock of the host that recorded the order.", examples=["2026-01-31T12:00:00Z"]
+    )
 
 
 class ImportChange(Model):
-    """What an import does about one lease."""
+    """What an import does to one lease."""
 
     partition: PartitionName
-    document: str = Field(description="What it is called in the input.", examples=["bank/leases/7"])
+    document: str = Field(description="The document's name in the input.", examples=["bank/leases/7"])
     change: Kind = Field(validation_alias="kind", description="refused: `why` gives the reason.", examples=["moved"])
     start: Position = Field(serialization_alias="from")
     to: Position
-    generation: int | None = Field(description="The one that begins; null: the lease stays.", examples=[1])
-    why: str = Field(description="The reason, or what to know.", examples=["a reset: generation 0 -> 1"])
+    generation: int | None = Field(description="The new generation; null: the lease stays as it is.", examples=[1])
+    why: str = Field(description="The reason, or a remark.", examples=["a reset: generation 0 -> 1"])
 
 
 class ImportReport(Model):
     created: int = Field(description="How many leases are new.", examples=[3])
     moved: int = Field(description="How many get another position, in a new generation.", examples=[1])
-    unchanged: int = Field(description="How many are as the input has them.", examples=[0])
+    unchanged: int = Field(description="How many are already as in the input.", examples=[0])
     refused: int = Field(
         description="How many cannot be taken over; as long as there is one, nothing is written.", examples=[0]
     )
     written: int = Field(description="How many were written; 0 without `apply=true`.", examples=[4])
-    notes: tuple[str, ...] = Field(description="What to know besides.", examples=[[]])
+    notes: tuple[str, ...] = Field(description="Further remarks.", examples=[[]])
     changes: tuple[ImportChange, ...]

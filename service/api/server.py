@@ -3,8 +3,8 @@
     async with serve(create_app(view), host="127.0.0.1", port=8080, log=log) as port:
         ...                                  # requests are answered meanwhile; port 0 takes a free one
 
-Leaving the block, by cancellation too, ends within about a second: nothing new is accepted, answers in progress may finish.
-Signals stay with the caller.
+Leaving the block, even by cancellation, takes about a second at most: nothing new is accepted, and answers in progress may
+finish. Signals are left to the caller.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from leasehold.service.api.problems import problem
 from leasehold.service.errors import StartFailed
 
-# How many connections the API bears, and how long it waits for a client that is slow or silent.
+# How many connections the API accepts, and how long it waits for a client that is slow or silent.
 #
 # uvicorn waits without a limit for a request's head, and for an answer to be read, so silent clients could hold all connections.
 # Here a client has `PATIENCE_S`. If all connections are taken, a new one replaces the one that has been silent the
-# longest, so silent clients keep no probe out.
+# longest, so silent clients cannot keep probes out.
 
 
 CONNECTIONS_MAX = 500
-"""Many systems let a process have 1,024 files open, connections among them."""
+"""Many systems let a process have 1,024 open files, and each connection is one."""
 PATIENCE_S = 20.0
-"""For the head of a request, whole, and for the next piece of an answer to be read."""
+"""How long a client may take to send the whole head of a request, or to read the next piece of an answer."""
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. asyncio calls what it overrides; only `on_response_complete` is called by uvicorn."""
+    """One connection. asyncio calls the methods that this class overrides, except `on_response_complete`: uvicorn calls that."""
 
     _waiting: asyncio.TimerHandle | None = None
     silent_since = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self.silent_since = self.loop.time()
         self._wait()
@@ -75,7 +75,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """It asks for nothing: the head of its next request is not there, or not wholly."""
+        """Whether no request is in progress: the head of the next one has not arrived, or not completely."""
         cycle: Any = self.cycle  # None before the first
         return cycle is None or bool(cycle.response_complete)
 
@@ -89,14 +89,14 @@ class BoundedConnection(H11Protocol):
         return bool(silent)
 
     def _wait_where_it_owes(self) -> None:
-        """A head, or the reading of what was written."""
+        """Wait if the client owes a request's head, or the reading of what was written."""
         if self.is_silent or self.flow.write_paused:
             self._wait()
         else:
             self._stop_waiting()
 
     def _wait(self) -> None:
-        """From the first moment on: bytes that drip in or out win no time."""
+        """Wait from the first moment on: bytes that drip in or out do not extend the time."""
         if self._waiting is None:
             self._waiting = self.loop.call_later(PATIENCE_S, self.transport.abort)
 
@@ -120,7 +120,7 @@ App = Callable[..., Awaitable[Any]]
 
 @asynccontextmanager
 async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[int]:
-    """Yields the port that is bound. Raises StartFailed if it cannot be."""
+    """Serve the app, and yield the bound port. Raises StartFailed if the port cannot be bound."""
     listener = listen(host, port)
     with listener, _forwarded(log):
         server = _Server(
@@ -149,12 +149,12 @@ async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[in
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Not uvicorn's: the command line decides what a signal ends, and a host drains before its API goes."""
+        """Leave out uvicorn's handlers: the command line decides what a signal ends, and a host drains before its API ends."""
         yield
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Port 0 takes a free one. Raises StartFailed."""
+    """A socket that listens. Port 0 takes a free one. Raises StartFailed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)
@@ -180,8 +180,8 @@ def _address_text(host: str, port: int) -> str:
 
 @contextmanager
 def _forwarded(log: Log) -> Iterator[None]:
-    """uvicorn's messages go to our log: faults with their traceback. Requests that are not HTTP, or that the end of the server
-    cut short, cause no alarm."""
+    """Send uvicorn's messages to the host's log: faults with their traceback. Requests that are not HTTP, or that the end of the
+    server cuts short, are logged only at level debug."""
     messages, handler = logging.getLogger("uvicorn.error"), _Forward(log)
     propagate, messages.propagate = messages.propagate, False
     messages.addHandler(handler)

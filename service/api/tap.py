@@ -29,7 +29,7 @@ from leasehold.service.group.view import View
 from leasehold.service.worker import Worker, about
 
 TAPS_MAX = 4
-"""On one host."""
+"""How many on one host."""
 COUNTED_EACH_S = 1.0
 OFF = (
     "taps are off on this host: set `api.tap_mask` to the names of the columns and JSON fields to mask, and restart it"
@@ -43,9 +43,9 @@ class TapFilter(Strict):
     side: Literal["input", "output", "both"] = Field(
         default="both", description="`input`: events as the owner reads them. `output`: rows once they are delivered."
     )
-    limit: int = Field(default=1000, ge=1, le=10_000, description="It ends after so many rows.")
+    limit: int = Field(default=1000, ge=1, le=10_000, description="The tap ends after this many rows.")
     rows_per_s: int = Field(default=10, ge=1, le=100, description="How many rows a second are shown, of each side.")
-    seconds: float = Field(default=60.0, ge=0, le=STREAM_S, description="How long it lasts at most.")
+    seconds: float = Field(default=60.0, ge=0, le=STREAM_S, description="How long the tap lasts at most.")
 
     @property
     def limits(self) -> Limits:
@@ -54,7 +54,7 @@ class TapFilter(Strict):
 
 
 def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
-    """mask: None if taps are off."""
+    """The routes of taps. mask: None if taps are off."""
     router = APIRouter(prefix="/api", tags=["operators"], responses=documented(404, 409, 422))
     open_taps: set[TapStream] = set()
     renderer = Renderer(view.clock.monotonic)
@@ -67,7 +67,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
     async def tap(
         pipeline: str, partition: str, wanted: Annotated[TapFilter, Query()], caller: Operator, request: Request
     ) -> StreamingResponse:
-        """Samples of what the owner of a lease reads and delivers, live, masked and cut. The owner alone can answer.
+        """Samples of what the owner of a lease reads and delivers, live, masked and cut. Only the owner can answer.
 
         A host parses at most 512 KiB a second for all its taps together, and a slow client misses samples; `left_out` counts
         what is not shown. The work never waits for a tap.
@@ -90,7 +90,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
 
 
 async def _find_worker(view: View, pipeline: str, partition: str) -> Worker:
-    """Raises HTTPException, NotNow."""
+    """The lease's worker on this host. Raises HTTPException if there is no such lease, NotNow if it is not this host's."""
     assert view.host is not None, "the API is the face of a host"
     known(view, pipeline)
     worker = view.host.workers.get(LeaseKey(pipeline, partition))
@@ -148,7 +148,7 @@ class TapStream(StreamingResponse):
         yield rest + event_text("end", TapEnd(why=sampler.why_ended or "time", shown=sampler.shown))
 
     async def _samples(self) -> AsyncIterator[bytes]:
-        """Until there are no more, or the time is over. The time bounds no `yield`: it would end the sending of a part."""
+        """Parts, until there are no more or the time is over. The timeout is not around `yield`: it would cut a part short."""
         loop = asyncio.get_running_loop()
         sampler, counted, counted_at, spoke_at = self._sampler, self._sampler.left_out, loop.time(), loop.time()
         ends_at = loop.time() + self._wanted.seconds
@@ -180,7 +180,7 @@ def _events() -> str:
 
 
 def _content() -> dict[str, Any]:
-    """One event, for OpenAPI."""
+    """The description of one event, for OpenAPI."""
     data = [model.model_json_schema(mode="serialization") for model in TAP_EVENTS.values()]
     event = {"type": "string", "enum": list(TAP_EVENTS)}
     return {

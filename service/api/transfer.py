@@ -27,7 +27,7 @@ _LINE = '{"leasehold":1,"pipeline":{"name":"orders","feed":"f","sink":"s","trans
 _BODY = {
     "requestBody": {
         "required": False,
-        "description": "What was exported. Without it, the documents in the lease store itself, if others keep leases there.",
+        "description": "Exported leases. Without a body, those that others keep in the lease store itself are imported.",
         "content": {kind: {**_TEXT, "example": _LINE} for kind in LINES},
     }
 }
@@ -35,13 +35,13 @@ _BODY = {
 
 class ExportFilter(PipelineFilter):
     skip_unreadable: bool = Field(
-        default=False, description="Leave out leases that cannot be read. Without it, one of them is a 409."
+        default=False, description="Leave out leases that cannot be read. Otherwise the answer is 409 if there are any."
     )
 
 
 class ImportOrder(PipelineFilter):
-    pipeline: str = Field(description="Whose leases they become.")
-    source: Source = Field(alias="from", description="What wrote them.")
+    pipeline: str = Field(description="The pipeline that gets the leases.")
+    source: Source = Field(alias="from", description="What wrote the leases.")
     prefix: str | None = Field(default=None, description="As `--prefix` of the command.")
     apply: bool = Field(default=False, description="Write. Without it, only reports what would change.")
     force: bool = Field(default=False, description="Also move back, and take leases exported from another feed.")
@@ -70,10 +70,10 @@ def moving(view: View) -> APIRouter:
     async def import_leases(
         wanted: Annotated[ImportOrder, Query()], caller: Operator, request: Request
     ) -> schemas.ImportReport:
-        """Take over the positions of other leases: created, moved (a new generation), unchanged, or refused with the reason.
+        """Take over the positions of other leases. Each is created, moved (in a new generation), unchanged, or refused (`why`).
 
-        As long as one is refused, nothing is written. Leases whose owner is alive are refused: pause the pipeline first. It
-        takes up to a lease duration to know that an owner is not, or the duration of a session if the owner has one.
+        As long as one is refused, nothing is written. Leases whose owner is alive are refused: pause the pipeline first. A dead
+        owner counts as alive until it has been silent for its duration.
         """
         known(view, wanted.pipeline)
         check_type(request, *LINES)
@@ -99,7 +99,7 @@ def moving(view: View) -> APIRouter:
 
 
 async def _read_text(request: Request) -> str | None:
-    """Raises HTTPException."""
+    """The body. Raises HTTPException if it is not UTF-8."""
     try:
         return (await request.body()).decode("utf-8-sig") or None
     except UnicodeDecodeError as error:

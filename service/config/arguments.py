@@ -1,4 +1,4 @@
-"""Problems of the arguments of a section that a program makes: all at once, by their names, in the words of a file."""
+"""Problems of the arguments of a section that a program makes: all at once, by argument, in the same words as for a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold.service.texts import names_a_secret
 
 Model = type[BaseModel]
 _NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
-"""Kinds of errors of a value that cannot be a section."""
+"""Kinds of errors about a value that cannot be a section."""
 _MAPPINGS = {
     "CheckpointBlobsSettings": '{"account_url": ..., "container": ...}',
     "ParallelSettings": '{"key": "key", "max": 64}',
@@ -30,9 +30,9 @@ def make_of(
     make: Callable[..., None],
     problems: Iterable[str] = (),
 ) -> None:
-    """Calls `make` with the arguments that there are. problems: what is wrong with them already.
+    """Call `make` with the known arguments. problems: those that were found before.
 
-    Raises ConfigurationError, with all problems: what an unknown name hides as well.
+    Raises ConfigurationError with all problems, even those that an unknown name would hide.
     """
     known = {name: value for name, value in values.items() if _is_known(section, name)}
     keys = {name: advice for name in known if (advice := _instead_of_keys(section, name, known[name]))}
@@ -59,7 +59,7 @@ def _is_known(section: Model, name: str) -> bool:
 
 
 def _instead_of_keys(section: Model, name: str, value: object) -> str:
-    """What a program gives instead of the keys of a section, as a file has them; empty if the value is something else."""
+    """What a program has to give instead of a mapping with a section's keys, as in a file; empty if the value is not one."""
     fields = {field.alias or name: field for name, field in section.model_fields.items()}
     if not isinstance(value, Mapping) or isinstance(value, Keys) or name not in fields:
         return ""
@@ -83,7 +83,7 @@ def _without_names(section: Model, positional: tuple[object, ...], values: Mappi
 
 
 def _rank(section: Model) -> Callable[[str], int]:
-    """The argument that is meant, if it has no name: one that is required, or where a thing is."""
+    """The order in which arguments are guessed for a value without a name: required ones first, then those that are places."""
     required = {field.alias or name for name, field in section.model_fields.items() if field.is_required()}
     return lambda name: 0 if name in required else 1 if name in ("path", "port", "name") else 2
 
@@ -130,7 +130,7 @@ def _kind(annotation: Any) -> str:
 
 
 def _example(annotation: Any) -> str:
-    """How to make what an argument takes; empty if it takes no section."""
+    """An example of the section that an argument takes; empty if it takes none."""
     for _, section in sections_of(annotation):
         if section.__name__ in _MAPPINGS:
             return _MAPPINGS[section.__name__]

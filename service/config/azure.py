@@ -18,7 +18,7 @@ IDENTITY = (
 
 
 class AzureCredentials(TypedDict):
-    """Secrets and all: what the connectors take."""
+    """The credentials that the connectors take, with secrets."""
 
     key: str | None
     connection_string: str | None
@@ -26,12 +26,12 @@ class AzureCredentials(TypedDict):
 
 
 class WithCredential(Section):
-    """What a program may have instead of the settings of a file."""
+    """A credential object, which only a program can give, instead of settings."""
 
     credential: Credential | None = Field(default=None, exclude=True, repr=False)
 
     def identity_or(self, name: str | None) -> Identity | None:
-        """Raises ValueError if there are both."""
+        """The identity or the credential. Raises ValueError if there are both."""
         if name is not None and self.credential is not None:
             raise ValueError("has both `identity` and `credential`: keep one of them")
         return name if self.credential is None else self.credential
@@ -65,7 +65,7 @@ class StorageAccountSettings(WithCredential):
     )
     connection_string: SecretOrNone = Field(
         default=NONE,
-        description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
+        description="Instead of `account_url` and `key`, as the portal shows it; it may contain a signature (SAS).",
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Storage Blob Data Contributor.")
     ca_file: Certificates = Field(
@@ -74,7 +74,7 @@ class StorageAccountSettings(WithCredential):
 
     @property
     def account(self) -> StorageAccess:
-        """How to reach it, secrets and all."""
+        """How to reach the account, with secrets."""
         return {
             "account_url": self.account_url,
             "ca_file": self.ca_file,

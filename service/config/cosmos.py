@@ -48,7 +48,7 @@ class CosmosAccountSettings(WithCredential):
     )
     key: SecretOrNone = Field(
         default=NONE,
-        description="The account's key; to read a feed a read-only one will do. By default azure-identity provides the"
+        description="The account's key; for a feed, a read-only key is enough. By default azure-identity provides the"
         " credentials.",
     )
     connection_string: SecretOrNone = Field(
@@ -66,7 +66,7 @@ class CosmosAccountSettings(WithCredential):
 
     @property
     def account(self) -> CosmosAccess:
-        """How to reach it, secrets and all."""
+        """How to reach the account, with secrets."""
         return {
             "endpoint": self.endpoint,
             "ca_file": self.ca_file,
@@ -85,8 +85,8 @@ class CosmosFeed(CosmosAccountSettings, FeedSettings):
     container: Text = Field(description="The container's name.")
     mode: Literal["latest", "all_versions"] = Field(
         default="latest",
-        description="`latest`: the latest version of each changed document. `all_versions`: all versions and deletes,"
-        " from now on (`start: latest`).",
+        description="`latest`: the latest version of each changed document. `all_versions`: all versions and deletes"
+        " from the start of the pipeline on (`start: latest`).",
     )
     page_items_max: Count = Field(
         default=1000,
@@ -96,13 +96,13 @@ class CosmosFeed(CosmosAccountSettings, FeedSettings):
     timeout_s: Seconds = Field(default=20.0, description="How long one request may take.")
     processor_name: ProcessorName | None = Field(
         default=None,
-        description="What the leases are named after where they are kept in Cosmos DB too, as in .NET and in KEDA: take the name"
-        " of a .NET processor to take over its leases. By default the pipeline's name.",
+        description="The name in the leases' ids, if they are in Cosmos DB too, as in .NET and in KEDA: set the name of a .NET"
+        " processor to take over its leases. By default the pipeline's name.",
     )
     executors_env: Variable | None = Field(
         default=None,
         description="With `executors_read` and a key: the environment variable of Spark's executors that holds a key of the"
-        " account; a read-only one will do.",
+        " account; a read-only one is enough.",
     )
 
     @model_validator(mode="after")
@@ -147,14 +147,14 @@ class CosmosSink(CosmosAccountSettings, Buffering):
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
     database: Text = Field(description="The database's name.")
-    container: Text = Field(description="The container's name. It has to be there.")
+    container: Text = Field(description="The container's name. It has to exist.")
     content: Literal["row", "body"] = Field(
         default="row", description="A document: all columns but `operation`, or the JSON object in the column `body`."
     )
     operation: Text = Field(
         default="operation",
         description="The column with the operation for a row's document: null, `create`, `replace` or `upsert`,"
-        " `patch`, `delete`. Without such a column all are upserted.",
+        " `patch`, `delete`. Without such a column, all rows are upserted.",
     )
     patch_missing: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about a patch whose document does not exist."
@@ -165,11 +165,11 @@ class CosmosSink(CosmosAccountSettings, Buffering):
         default=2 * 1024 * 1024, description="A larger document stops its partition; at most `batch_bytes_max`."
     )
     in_flight_max: Count = Field(
-        default=4, description="The most groups of writes of one partition at a time, while all goes well."
+        default=4, description="The most groups of writes of one partition at a time, if all goes well."
     )
     buffered_entries_max: Count = Field(
         default=5_000,
-        description="The most documents of one partition that are taken and not yet acknowledged without a gap."
+        description="The most documents of one partition from the first that is not acknowledged to the last that was taken."
         " Reading pauses at this limit. At least `batch_entries_max`.",
     )
 
@@ -187,7 +187,7 @@ class CosmosSink(CosmosAccountSettings, Buffering):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        """Without the container's partition key, which only the service knows."""
+        """Checks everything but the container's partition key, which only the service knows."""
         from leasehold.pipeline.async_sink.json_rows import check_rows
         from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 

@@ -1,4 +1,4 @@
-"""Code of yours: feeds, sinks and lease stores to import, and observers in Python."""
+"""Sections for users' code: feeds, sinks and lease stores to import or from a program, and handlers in Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 CHANGES_MAX = 10_000
-"""A batch for a handler of single changes, which become objects one by one, is smaller than Arrow's may be."""
+"""The most changes in a batch for a handler that gets objects; batches that stay Arrow tables may be larger."""
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -69,7 +69,7 @@ class GivenLeases(Given, LeaseSettings):
 
 
 class MemoryFeed(GivenFeed):
-    """Changes in memory, for tests: by partition, each bytes, a text, or what becomes JSON."""
+    """Changes in memory, for tests: by partition; each is bytes, a text, or a value that becomes JSON."""
 
     part: Any = Field(default=None, exclude=True)
     changes: Mapping[str, Sequence[Any]] = Field(default={}, exclude=True)
@@ -91,7 +91,7 @@ class MemorySink(GivenSink):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All output so far, as it came."""
+        """All output so far, in the order of its delivery."""
         commits = () if self._destination is None else tuple(self._destination.commits)
         return [row for commit in commits for row in commit.output.table.to_pylist()]
 
@@ -135,7 +135,7 @@ class CustomLeases(LeaseSettings, Custom):
 
     @property
     def is_place_unique(self) -> bool:
-        """Its arguments may be secrets, so that the place names none of them."""
+        """The store's arguments may be secrets, so its place names none of them."""
         return False
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
@@ -145,21 +145,21 @@ class CustomLeases(LeaseSettings, Custom):
 
 
 class ParallelSettings(Section):
-    """For each partition separately; see docs/handlers.md."""
+    """Calls of a handler side by side, for each partition separately; see docs/handlers.md."""
 
     key: Text = Field(description="The column whose values are the keys. Events of one key are handled in order.")
     max: Count = Field(
         default=ParallelLimits().max,
-        description="Calls of one partition at a time. Plain functions share as many threads in each host.",
+        description="The most calls of one partition at a time. In each host, plain functions share this many threads.",
     )
     events_max: Count | None = Field(
         default=None,
-        description="The handler is called with up to so many changes of one key. By default with one.",
+        description="The handler is called with up to this many changes of one key. By default with one.",
     )
     window: Count = Field(
         default=ParallelLimits().window,
-        description="The most events of one partition that are taken and not yet processed without a gap. Reading pauses at this"
-        " limit. A batch holds at most a quarter of it. At least `max`.",
+        description="The most events of one partition from the first that is not processed to the last that was taken. Reading"
+        " pauses at this limit. A batch holds at most a quarter of it. At least `max`.",
     )
     window_bytes: Count = Field(
         default=ParallelLimits().window_bytes,
@@ -171,7 +171,7 @@ class ParallelSettings(Section):
     )
     attempts: Count = Field(
         default=ParallelLimits().attempts,
-        description="After so many failed calls an event becomes a dead letter, or its partition stops.",
+        description="After this many failed calls, an event becomes a dead letter, or its partition stops.",
     )
     backoff_s: SecondsOrNone = Field(
         default=ParallelLimits().backoff_s,
@@ -179,7 +179,8 @@ class ParallelSettings(Section):
     )
     park_s: SecondsOrNone = Field(
         default=ParallelLimits().park_s,
-        description="For how long the later events of a key become dead letters unseen after one did. 0: they are handled.",
+        description="After an event has become a dead letter, how long later events of its key also become dead letters, without"
+        " a call. 0: they are handled.",
     )
 
     def limits(self, *, manual_ack: bool = False) -> ParallelLimits:
@@ -222,7 +223,7 @@ class PythonSink(SinkSettings):
     gets: Literal["documents", "events", "rows", "table"] | None = Field(
         default=None,
         description="What the handler is called with: `documents` (bodies that are JSON objects), `events`, `rows` of a"
-        " transform's output, or an Arrow `table`. By default documents for a feed `cosmos`, events for others, and behind a"
+        " transform's output, or an Arrow `table`. By default documents for a feed `cosmos`, events for others, and after a"
         " transform the table (rows with `parallel`).",
     )
     parallel: ParallelSettings | None = Field(
@@ -238,7 +239,7 @@ class PythonSink(SinkSettings):
     )
     buffered_entries_max: Count = Field(
         default=10_000,
-        description="With `checkpoint_s: manual`, reading pauses at so many changes of a partition without a checkpoint.",
+        description="With `checkpoint_s: manual`, reading pauses at this many changes of a partition without a checkpoint.",
     )
 
     @property
@@ -274,7 +275,7 @@ class PythonSink(SinkSettings):
         return self
 
     def _form_of(self, handler: object) -> object:
-        """The handler itself. Raises SinkRejected."""
+        """Check the handler, and return it. Raises SinkRejected."""
         has_timeout = self.parallel is not None and self.parallel.timeout_s is not None
         forms.form_of(handler, self.name, is_manual=self.is_manual, has_timeout=has_timeout)
         return handler
@@ -283,7 +284,7 @@ class PythonSink(SinkSettings):
         self._found()
 
     def _found(self) -> Any:
-        """Raises SinkRejected."""
+        """The handler, imported if need be. Raises SinkRejected."""
         return self._form_of(forms.found(self.handler) if isinstance(self.handler, str) else self.handler)
 
     def check_output(self, table: pa.Table) -> None:

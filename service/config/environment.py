@@ -1,4 +1,4 @@
-"""Values of the environment in the text of a settings file."""
+"""Fills values of environment variables into the text of a settings file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from leasehold.service.config.strict_yaml import KeyPath, SettingsProblem
 _REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 StandIn = Callable[[KeyPath, Mapping[str, object]], str | None]
-"""What to take for a text whose variable is not set, by its place and the section around it; None if the variable must be set."""
+"""(place, section around it) -> what replaces a text whose variable is not set; None if the variable must be set."""
 
 
 class FromEnvironment(str):
-    """A text that contains environment variables; it is never shown. names: of the variables, for messages."""
+    """A text that contains values of environment variables; it is never shown. names: the variables' names, for messages."""
 
     names: str
 
 
 class Unset(FromEnvironment):
-    """Its variable is not set, which is reported already."""
+    """A text with a variable that is not set, which is already reported."""
 
 
 class Expansion:

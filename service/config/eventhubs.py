@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 BATCH_BYTES_MAX = 512 * 1024
-"""Input for a batch of a hub, which is 1 MiB with its markers."""
+"""The most input for one batch: a hub takes batches of 1 MiB, with markers."""
 
 
 def _consumer_group(name: str) -> str:
@@ -56,18 +56,16 @@ class EventHub(WithCredential):
     namespace: Text | None = Field(
         default=None, description="Instead of a connection string: NAMESPACE.servicebus.windows.net."
     )
-    event_hub: Text | None = Field(
-        default=None, description="The hub's name, where the connection string does not say it."
-    )
+    event_hub: Text | None = Field(default=None, description="The hub's name, if it is not in the connection string.")
     identity: Text | None = Field(
         default=None,
         description="With `namespace`: `default` for the identity that azure-identity finds (this is also the"
         " default), or the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver, and for"
-        " a sink Data Sender too.",
+        " a sink also Data Sender.",
     )
     transport: Literal["amqp", "websockets"] = Field(
         default="amqp",
-        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
+        description="AMQP on port 5671, or in WebSockets on port 443, for a firewall that lets nothing else through.",
     )
     ca_file: Certificates = Field(
         default=NONE,
@@ -89,7 +87,7 @@ class EventHub(WithCredential):
 
     @property
     def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
+        """How to reach the hub, with secrets."""
         secret = self.connection_string
         identity = self.identity_or(self.identity)
         is_anybody = identity is None and secret is None and self.namespace is not None
@@ -159,8 +157,8 @@ class EventHubsFeed(EventHub, FeedSettings):
     )
     executors_env: Variable | None = Field(
         default=None,
-        description="With `executors_read` and a connection string: the environment variable of the executors that holds one of"
-        " this hub. It needs the right to listen.",
+        description="With `executors_read` and a connection string: the environment variable of the executors that holds a"
+        " connection string of this hub, with the right to listen.",
     )
 
     checkpoint_blobs: CheckpointBlobsSettings | None = Field(
@@ -277,7 +275,7 @@ class EventHubsLetters(LettersSettings, EventHubsSink):
 
     type: Literal["eventhubs"] = Field(
         default="eventhubs",
-        description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention.",
+        description="An event hub, preferably for dead letters only. It keeps them no longer than its retention.",
     )
     consumer_group: ConsumerGroup = Field(
         default="$Default",

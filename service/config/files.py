@@ -34,12 +34,12 @@ class FilesFeed(FeedSettings):
     path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
     format: Literal["csv", "jsonl"] | None = Field(
         default=None,
-        description="CSV (RFC 4180: separated by commas) with a header, or JSON lines. By default as the path ends: .csv,"
+        description="CSV (RFC 4180: separated by commas) with a header, or JSON lines. By default from the path's ending: .csv,"
         " .jsonl or .ndjson.",
     )
     final_record: Literal["wait", "accept"] = Field(
         default="wait",
-        description="What becomes of a last record without a line end: it is held back until it has one, or counts as it is.",
+        description="What happens to a last record without a line end: it waits until it has one, or is accepted as it is.",
     )
     key: Text | None = Field(
         default=None, description="The column or field that is an event's key. By default events have none."
@@ -78,11 +78,11 @@ class FilesPlaceSettings(StorageAccountSettings, SinkSettings):
 
     path: FilePathOrNone = Field(
         default=NONE,
-        description="A directory, created if missing: on a local disk, or on one that all hosts share and that has hard"
+        description="A directory, created if missing: on a local disk, or on one that all hosts share and that supports hard"
         " links. Either this or `container`.",
     )
     container: Text | None = Field(default=None, description="A container of Azure Blob Storage, created if missing.")
-    prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
+    prefix: Text | None = Field(default=None, description="The beginning of all blobs' names, like a folder.")
     timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
     compression: Literal["zstd", "snappy", "none"] = Field(
         default="zstd", description="The compression of Parquet. JSON lines are not compressed."
@@ -172,7 +172,7 @@ class FilesSink(FilesPlaceSettings):
         return DeltaSink(place, location, key=self.key_columns, compression=self.compression)
 
     def make_table_place(self) -> tuple[Storage, Location]:
-        """The place of the table, and the same for deltalake, to be used until the place is closed; of `format: delta`."""
+        """The table's place, and its location for deltalake, which works until the place is closed. For `format: delta` only."""
         from leasehold.pipeline.connectors.files.delta import container_location, location_of
 
         if self.path is not None:
@@ -191,7 +191,7 @@ class FilesSink(FilesPlaceSettings):
         return place, location
 
     def _check_container(self) -> None:
-        """Raises ValueError."""
+        """Raises ValueError if the container cannot hold a Delta table with these settings."""
         if self.container is None:
             return
         from leasehold.pipeline.connectors.files.delta import check_prefix

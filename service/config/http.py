@@ -24,12 +24,12 @@ class HttpSink(Buffering):
     type: Literal["http"] = Field(
         default="http", description="An HTTP endpoint that takes JSON by POST; every row at least once."
     )
-    url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
+    url: Url = Field(description="The endpoint's URL, like https://example.com/events. Its query is kept secret.")
     headers: Secrets = Field(
         default=NO_HEADERS, description="Headers of every request, like `Authorization`. Their values are kept secret."
     )
     format: Literal["json", "lines"] = Field(
-        default="json", description="A request's body: a JSON array, or a JSON value a line."
+        default="json", description="A request's body: a JSON array, or one JSON value per line."
     )
     content: Literal["row", "body"] = Field(
         default="row", description="An entry: all columns as a JSON object, or the JSON in the column `body` as it is."

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 POSITIONS = "leasehold."
-"""The beginning of groups that hold positions of the sink `kafka`."""
+"""The beginning of the names of groups that hold positions of the sink `kafka`."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -37,11 +37,11 @@ def _topic(value: str) -> str:
 
 class Kafka(WithCredential):
     servers: Annotated[Text, servers_like("kafka-1:9092,kafka-2:9092")] = Field(
-        description="Brokers to begin with: HOST:PORT, or several with commas between them. An Event Hubs namespace is"
+        description="Brokers for the first connection: HOST:PORT, or several separated by commas. An Event Hubs namespace is"
         " NAMESPACE.servicebus.windows.net:9093."
     )
     topic: Annotated[Text, AfterValidator(_topic)] = Field(description="The topic's name.")
-    tls: bool = Field(default=False, description="Whether brokers are reached by TLS. Their certificates are verified.")
+    tls: bool = Field(default=False, description="Whether to connect with TLS. The brokers' certificates are verified.")
     ca_file: Certificates | None = Field(
         default=None, description="With `tls`: certificates (PEM) to trust instead of the system's."
     )
@@ -86,7 +86,7 @@ class Kafka(WithCredential):
 
     @property
     def access(self) -> KafkaAccess:
-        """How to reach it, secrets and all."""
+        """How to reach the brokers, with secrets."""
         from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 
         identity = self.identity_or(self.identity)
@@ -110,7 +110,7 @@ class KafkaFeed(Kafka, FeedSettings):
     type: Literal["kafka"] = Field(default="kafka", description="A topic of Apache Kafka, with its own partitions.")
     group: Text = Field(
         default="leasehold",
-        description="The consumer group in whose name it reads. Leases assign partitions, so the group has no members and no"
+        description="The consumer group under whose name it reads. Leases assign partitions, so the group has no members and no"
         " offsets, unless `commits` is set.",
     )
     commits: bool = Field(
@@ -121,7 +121,7 @@ class KafkaFeed(Kafka, FeedSettings):
     keys: Literal["text", "base64"] = Field(
         default="text",
         description="How an event's key becomes a text: `text` for UTF-8, or `base64` for bytes of any kind. With `text`, an"
-        " event with another key than UTF-8 stops its partition.",
+        " event with a key that is not UTF-8 stops its partition.",
     )
     trusts_headers: bool = Field(
         default=False,
@@ -163,12 +163,13 @@ class KafkaSink(Kafka, SinkSettings):
         default="kafka", description="A topic of Apache Kafka, exactly once: transactions with the position in them."
     )
     partitions: Count | None = Field(
-        default=None, description="Create the topic with so many partitions if it is missing. By default it must exist."
+        default=None,
+        description="Create the topic with this many partitions if it is missing. By default it must exist.",
     )
     by_key: bool = Field(
         default=False,
         description="Whether an event with a key goes to the partition that Kafka's clients choose for this key. By default"
-        " a source partition goes to one partition, of its name if there is such.",
+        " a source partition goes to one partition: the one with its name, if that exists.",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="none", description="How batches are compressed."
@@ -177,8 +178,8 @@ class KafkaSink(Kafka, SinkSettings):
         default=60.0,
         ge=1,
         le=86_400,
-        description="The brokers abort a batch that takes longer. For so long, readers may have to wait for what a killed host"
-        " left open. At most the brokers' `transaction.max.timeout.ms`.",
+        description="The brokers abort a batch that takes longer. Readers may have to wait that long after a host was killed in a"
+        " batch. At most the brokers' `transaction.max.timeout.ms`.",
     )
     refresh_s: Seconds = Field(
         default=3600.0,

@@ -30,7 +30,7 @@ from leasehold.service.config.section import CUSTOM, GIVEN, Given, tag_of
 
 
 def _wrapping(module: str, base: str, wrapper: type[Given]) -> BeforeValidator:
-    """Takes an object of this class for the section that stands for it. Imports nothing: its module is there already."""
+    """Accept an object of this class as a section that wraps it. Imports nothing: an object's module is loaded already."""
 
     def wrap(value: object) -> object:
         known = getattr(sys.modules.get(module), base, None)

@@ -48,7 +48,7 @@ class LeaseSettings(Section):
 
     @property
     def place(self) -> str:
-        """For people, and to tell lease stores apart; without secrets."""
+        """The store's place, for people, and to tell lease stores apart; without secrets."""
         return f"the lease store '{getattr(self, 'type', '')}'"
 
     @property
@@ -58,7 +58,7 @@ class LeaseSettings(Section):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes see the leases, also those that start later."""
+        """Whether other processes see the leases, even those that start later."""
         return True
 
     @property
@@ -68,9 +68,9 @@ class LeaseSettings(Section):
 
     @abstractmethod
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        """feeds: by pipeline; those of Cosmos DB give their leases their names.
+        """feeds: by pipeline; feeds of Cosmos DB determine the names of their leases.
 
-        creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing.
+        creates: whether a missing container may be created; otherwise reading it raises StoreMissing.
 
         Raises ValueError, StartFailed.
         """

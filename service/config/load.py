@@ -2,8 +2,8 @@
 
     settings = load(Path("bank.yaml"), os.environ)
 
-`${NAME}` in a value stands for an environment variable, and `$${NAME}` for these characters themselves. Relative paths are
-meant from the file's folder. A value that came from the environment, or that is a secret, is never shown in a problem.
+`${NAME}` in a value stands for an environment variable, and `$${NAME}` for the text `${NAME}`. Relative paths start at the
+file's folder. A value that came from the environment, or that is a secret, is never shown in a problem.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _nothing(place: KeyPath, section: Mapping[str, object]) -> None:
 def load(
     path: Path, env: Mapping[str, str], stand_in: StandIn = _nothing, *, handlers: Mapping[str, object] = NO_HANDLERS
 ) -> Settings:
-    """handlers: a program's, by what the file has as `handler`. stand_in: for a command that uses only some sections. A section
-    beside `pipelines` and `spark` whose variables are not set is left out then. Raises ConfigurationError."""
+    """handlers: a program's functions, by values of `handler` in the file. stand_in: for a command that uses only some sections.
+    Sections other than `pipelines` and `spark` are then left out if a variable is not set. Raises ConfigurationError."""
     return parse(
         text_of(path), env, folder=path.absolute().parent, source=str(path), stand_in=stand_in, handlers=handlers
     )
@@ -56,7 +56,7 @@ def parse(
     stand_in: StandIn = _nothing,
     handlers: Mapping[str, object] = NO_HANDLERS,
 ) -> Settings:
-    """`load` for a text in hand. folder: what relative paths start from. Raises ConfigurationError."""
+    """Like `load`, for a text. folder: where relative paths start. Raises ConfigurationError."""
     document = read(text)
     problems = list(document.problems)
     settings = None
@@ -81,7 +81,7 @@ def parse(
 
 
 def text_of(path: Path) -> str:
-    """Raises ConfigurationError."""
+    """The file's text. Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -102,7 +102,7 @@ def text_of(path: Path) -> str:
 def _take_handlers(
     root: dict[str, Any], handlers: Mapping[str, object], document: YamlDocument
 ) -> Iterator[SettingsProblem]:
-    """Put them where the file names them."""
+    """Put the handlers where the file names them."""
     left = set(handlers)
     pipelines = root.get("pipelines")
     for each in pipelines if isinstance(pipelines, list) else ():
@@ -136,8 +136,8 @@ def _validated(
 
 
 def _is_news(error: ErrorDetails) -> bool:
-    """Not of a missing variable or an unreadable value, which are reported already, nor of a list that is empty for want of one
-    good entry."""
+    """Whether an error is new: not about an unset variable or an unreadable value, which are reported already, and not about a
+    list that is empty only because no entry is valid."""
     value = error["input"]
     return not (isinstance(value, Unset) or value is UNREADABLE or (error["type"] == "too_short" and value))
 
@@ -158,7 +158,7 @@ class _Where:
 
 
 def _where(loc: tuple[str | int, ...]) -> _Where:
-    """A union adds the type it has chosen to pydantic's path; the file does not have it."""
+    """The place of an error. pydantic's path contains the types that unions have chosen; the path in the file does not."""
     place: list[str | int] = []
     section, chosen = "", None
     for part in loc:
@@ -182,7 +182,7 @@ def _described(error: ErrorDetails, document: YamlDocument) -> Iterator[Settings
 
 
 def _about(error: ErrorDetails) -> ErrorDetails:
-    """The same, but of a section whose `type` leads nowhere: an error of its `type`, if it is a section at all."""
+    """The same error. If a section's `type` is unknown, one about its `type` instead, or about a value that is not a section."""
     if error["type"] != "unknown_type":
         return error
     section = error["input"]
@@ -212,7 +212,7 @@ def _unknown(where: _Where) -> str:
 
 
 def _subject(error: ErrorDetails, where: _Where) -> str:
-    """The key, with its value where it may be seen. The value of an unknown key may be a misspelt secret."""
+    """The key, with its value if that may be shown. The value of an unknown key may be a misspelt secret."""
     key, value = key_of(where.place) or "the file", error["input"]
     is_plain = value is None or isinstance(value, str | int | float)
     if error["type"] in ("missing", "extra_forbidden") or not is_plain:
@@ -237,7 +237,7 @@ def line_of(place: KeyPath, document: YamlDocument) -> int:
 
 
 def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    """Between pipelines. Found in the file's text, so that one pipeline's mistake does not hide another's."""
+    """Conflicts between pipelines, found before validation, so that one pipeline's mistake does not hide another's."""
     found, log = root.get("pipelines"), root.get("log")
     pipelines = found if isinstance(found, list) else []
     yield from rings_in(_known(pipelines), _known(log).get("file") if isinstance(log, dict) else None, folder)
@@ -261,7 +261,7 @@ def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]
 
 
 def _known(value: Any) -> Any:
-    """Without texts whose variables are not set."""
+    """The value without texts whose variables are not set."""
     if isinstance(value, dict):
         return {key: _known(child) for key, child in value.items() if not isinstance(child, Unset)}
     return [_known(child) for child in value] if isinstance(value, list) else value

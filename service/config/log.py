@@ -44,10 +44,10 @@ class LogSink(SinkSettings):
     path: FilePath = Field(description="The log's directory. It is created if missing.")
     retention_s: Seconds | None = Field(
         default=None,
-        description="Events older than this may be forgotten, by the wall clocks of the hosts that write. By default none are.",
+        description="Events older than this may be deleted, by the wall clocks of the hosts that write. By default none are.",
     )
     retention_bytes: Count | None = Field(
-        default=None, description="What each partition keeps; older events beyond it may be forgotten. By default all."
+        default=None, description="How much each partition keeps; older events may be deleted. By default all is kept."
     )
 
     @property
@@ -69,7 +69,7 @@ class LogLetters(LettersSettings):
     """Dead letters in an embedded log."""
 
     type: Literal["log"] = Field(default="log", description="An embedded log, on a local disk.")
-    path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
+    path: FilePath = Field(description="The log's directory, for dead letters only.")
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink

@@ -24,11 +24,11 @@ _WORDS = {
     "string_type": "must be a text (put it in quotes)",
     "tuple_type": "must be a list",
 }
-"""pydantic's errors, where its own words would not tell a person what to write."""
+"""Messages for pydantic's errors that do not explain what to write."""
 
 
 def message_of(error: ErrorDetails) -> str:
-    """Without the value. A rule of ours may have several things to say, each on a line."""
+    """The message without the value. A rule of these settings may report several problems, one per line."""
     kind, message = error["type"], error["msg"]
     if kind == "value_error":
         return message.removeprefix("Value error, ")
@@ -51,7 +51,7 @@ ELSEWHERE = {
     "store": "it is called `leases`",
     "timing": "intervals belong to `leases`, like `duration_s: 30`",
 }
-"""Settings that people look for where they are not."""
+"""Settings that people often write in the wrong section."""
 WRITTEN = {
     "sink": "like {type: python, handler: module:name}",
     "parallel": "like {key: key, max: 64}",
@@ -72,7 +72,7 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Leasehold itself is on no package index, and its requirements are."""
+    """Names the requirements of the extra: these are on package indexes, and Leasehold itself is not."""
     try:
         return command_of(extra, requires(NAME) or ())
     except PackageNotFoundError:  # run from its sources
@@ -80,7 +80,7 @@ def install_command(extra: str) -> str:
 
 
 def command_of(extra: str, requirements: Iterable[str]) -> str:
-    """requirements: as a distribution's metadata has them (PEP 508)."""
+    """requirements: in the form of a distribution's metadata (PEP 508)."""
     found = [each.partition(";") for each in requirements]
     wanted = [
         name.strip() for name, _, marker in found if re.search(rf"""extra == ['"]{re.escape(extra)}['"]""", marker)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 EVENTS_MAX = 999
-"""The output of so many events is one atomic publication, if the transform adds no rows."""
+"""The output of this many events is one atomic publication, if the transform adds no rows."""
 BYTES_MAX = 8 * 1024 * 1024
 _STREAM = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _SUBJECT = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
@@ -56,14 +56,14 @@ def _subject(value: str) -> str:
 
 class Nats(Section):
     servers: Annotated[Text, servers_like("nats-1:4222,nats-2:4222", scheme="nats://")] = Field(
-        description="Servers to begin with: HOST:PORT, or several with commas between them."
+        description="Servers for the first connection: HOST:PORT, or several separated by commas."
     )
     stream: Annotated[Text, AfterValidator(_stream)] = Field(description="The stream's name.")
     subject: Annotated[Text, AfterValidator(_subject)] = Field(
-        description="What the subjects begin with: partition N is the subject SUBJECT.N."
+        description="The beginning of the subjects: partition N is the subject SUBJECT.N."
     )
     partitions: Annotated[Count, Field(le=1024)] = Field(description="The number of partitions, from 0 on.")
-    tls: bool = Field(default=False, description="Whether servers are reached by TLS. Their certificates are verified.")
+    tls: bool = Field(default=False, description="Whether to connect with TLS. The servers' certificates are verified.")
     ca_file: Certificates = Field(
         default=NONE, description="With `tls`: certificates (PEM) to trust instead of the system's."
     )
@@ -120,7 +120,7 @@ class Nats(Section):
 
     @property
     def access(self) -> NatsAccess:
-        """How to reach it, secrets and all."""
+        """How to reach the servers, with secrets."""
         from leasehold.pipeline.connectors.nats.connection import NatsAccess
 
         login = {
@@ -175,7 +175,8 @@ class NatsSink(Nats, SinkSettings):
         description="Subjects of a stream of NATS JetStream, exactly once: atomic publications with the position in them.",
     )
     replicas: Annotated[Count, Field(le=5)] | None = Field(
-        default=None, description="Create the stream with so many replicas if it is missing. By default it must exist."
+        default=None,
+        description="Create the stream with this many replicas if it is missing. By default it must exist.",
     )
     refresh_s: Seconds = Field(
         default=3600.0,

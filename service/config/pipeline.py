@@ -41,7 +41,7 @@ class Pipeline(Section):
     """
 
     name: PipelineName = Field(
-        description="Its own name, under which leases and positions are kept: do not change it later."
+        description="The pipeline's name. Leases and positions are kept under it, so do not change it later."
     )
     feed: AnyFeed = Field(description="Where events come from.")
     event_schema: Ddl | None = Field(
@@ -67,7 +67,7 @@ class Pipeline(Section):
     )
     executors_read_from: Count = Field(
         default=RangeLimits().from_events,
-        description="With `executors_read`, how many events of a partition have to wait until executors read them. A task reads"
+        description="With `executors_read`, executors read a partition if at least this many of its events wait. A task reads"
         " half as many.",
     )
     batch_events_max: Count = Field(
@@ -87,18 +87,18 @@ class Pipeline(Section):
         " `executors_read`.",
     )
     buffer_bytes_max: Count = Field(
-        default=32 * 1024 * 1024, description="What is read ahead per partition; at least `batch_bytes_max`."
+        default=32 * 1024 * 1024, description="How much is read ahead per partition; at least `batch_bytes_max`."
     )
     on_error: Literal["stop", "dead_letter"] | None = Field(
         default=None,
         description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it"
-        " is kept apart, and the partition continues. By default `dead_letter` if there is a `dead_letters`, else"
+        " is kept apart, and the partition continues. By default `dead_letter` if `dead_letters` is set, otherwise"
         " `stop`.",
     )
     schema_mode: Literal["strict", "permissive"] | None = Field(
         default=None,
         description="With dead letters, what becomes of an event whose body does not fit the `schema`. `strict`: its partition"
-        " stops. `permissive` (the default): it is a dead letter. In neither is anything nulled or rounded.",
+        " stops. `permissive` (the default): it is a dead letter. Neither rounds values or sets them to null.",
     )
     attempts: Count = Field(
         default=Isolation().attempts,
@@ -111,7 +111,7 @@ class Pipeline(Section):
     )
     dead_letters: AnyLetters | None = Field(
         default=None,
-        description="Where dead letters are kept. With `on_error: dead_letter` and a sink `postgres` by default in its database.",
+        description="Where dead letters are kept. With `on_error: dead_letter` and a sink `postgres`, by default its database.",
     )
 
     program_arguments: ClassVar[tuple[str, ...]] = ("handler", *OF_HANDLER, "transform")
@@ -147,7 +147,7 @@ class Pipeline(Section):
 
     @property
     def gets(self) -> Gets:
-        """What a handler is called with."""
+        """What the handler is called with."""
         sink = self.sink
         assert isinstance(sink, PythonSink)
         if sink.gets is not None:
@@ -158,7 +158,7 @@ class Pipeline(Section):
         return "documents" if is_latest else "events"
 
     def make_sink(self, timing: Timing, *, letters: bool = False) -> Sink:
-        """Raises ValueError, StartFailed."""
+        """Make the sink. Raises ValueError, StartFailed."""
         sink = self.sink
         if isinstance(sink, PythonSink):
             sink = sink.model_copy(update={"gets": self.gets})
@@ -177,7 +177,7 @@ class Pipeline(Section):
 
     @property
     def needs_spark(self) -> bool:
-        """Without SQL, function and schema the events go to the sink as they are."""
+        """Whether Spark transforms events. Without SQL, function and schema, they go to the sink as they are."""
         return not (self.sql is None and self.function is None and self.event_schema is None)
 
     @property

@@ -1,4 +1,4 @@
-"""Parts that settings name as `module:Class`: imported, given their settings, and checked before anything relies on them.
+"""Imports the parts that settings name as `module:Class`, creates them from their settings, and checks them before use.
 
 docs/plugins.md describes this for third parties.
 """
@@ -59,7 +59,7 @@ def store_made(settings: Custom) -> LeaseStore:
 
 
 async def check_part(kind: Kind, section: Section, where: str) -> str | None:
-    """Why a part cannot be made. One that can be is closed again; it connects to nothing before it is used."""
+    """Why a part cannot be created; None if it can. A created part is closed again; it connects to nothing before it is used."""
     if not isinstance(section, Custom):
         return None
     try:
@@ -68,13 +68,13 @@ async def check_part(kind: Kind, section: Section, where: str) -> str | None:
         return f"{where}: {error}"
     try:
         await made.close()
-    except Exception as error:  # anybody's code
+    except Exception as error:  # a user's code may raise anything
         return f"{where}: {kind.name} '{section.type}' cannot be closed unused: {_words(error)}"
     return None
 
 
 def _made(kind: Kind, settings: Custom) -> Any:
-    """Raises StartFailed."""
+    """The created part. Raises StartFailed."""
     path, make = settings.type, _maker(kind, settings.type)
     if missing := sorted(getattr(make, "__abstractmethods__", ())):
         raise StartFailed(
@@ -85,7 +85,7 @@ def _made(kind: Kind, settings: Custom) -> Any:
         raise StartFailed(f"{kind.name} '{path}' does not take its settings: {'; '.join(problems)}")
     try:
         made = make(**given)
-    except Exception as error:  # anybody's code
+    except Exception as error:  # a user's code may raise anything
         raise StartFailed(f"{kind.name} '{path}' cannot be created from its settings: {_words(error)}") from error
     if problems := [*lacks(made, kind.base)]:
         raise StartFailed(f"'{path}' is not a {kind.name}: {'; '.join(problems)}. {PAGE}")
@@ -96,7 +96,7 @@ def _made(kind: Kind, settings: Custom) -> Any:
 
 
 def _maker(kind: Kind, path: str) -> Any:
-    """Raises StartFailed."""
+    """The class or function that makes a part. Raises StartFailed."""
     try:
         make = imported(path)
     except NotImportable as error:
@@ -145,7 +145,7 @@ def _misnamed(parameters: Mapping[str, inspect.Parameter], options: Mapping[str,
 
 
 def _hints(make: Any) -> dict[str, Any]:
-    """The types of its parameters; empty if they are unknown."""
+    """The types of the parameters of `make`; empty if they are unknown."""
     try:
         return get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
     except (AttributeError, NameError, TypeError):
@@ -153,7 +153,7 @@ def _hints(make: Any) -> dict[str, Any]:
 
 
 def _as_type(hint: Any, value: Any) -> Any:
-    """Raises ValidationError. A type that pydantic knows nothing of takes whatever comes."""
+    """The value, converted to the type, if pydantic knows it. Raises ValidationError."""
     try:
         adapter = TypeAdapter[Any](hint, config=ConfigDict(hide_input_in_errors=True))
     except PydanticUserError as error:
@@ -168,7 +168,7 @@ def _path_text(loc: tuple[int | str, ...]) -> str:
 
 
 def lacks(thing: object, base: type) -> Iterator[str]:
-    """What a base class demands that is missing here; what cannot be called as it will be, or is probably misspelt."""
+    """What the base class demands and the thing lacks, what cannot be called as it will be, and what is probably misspelt."""
     members = dict.fromkeys(inspect.get_annotations(base)) | {
         name: member
         for name, member in vars(base).items()
@@ -189,7 +189,7 @@ def lacks(thing: object, base: type) -> Iterator[str]:
 def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
     arguments = list(inspect.signature(wanted).parameters)[1:]
     if not callable(method):
-        yield f"`{name}` is {_kind_of(method)}, and no method"
+        yield f"`{name}` is {_kind_of(method)}, not a method"
         return
     if not takes(method, len(arguments)):
         yield f"`{name}` does not take what it is called with: ({', '.join(arguments)})"

@@ -34,7 +34,7 @@ POSTGRES_IDENTITY = (
 def check_driver() -> None:
     """Raises ValueError if the driver of PostgreSQL finds no libpq."""
     if any(find_spec(name) for name in ("psycopg_binary", "psycopg_c")):
-        return  # they have one, and an import takes a while
+        return  # these include libpq, and an import takes a while
     try:
         import leasehold.common.postgres  # noqa: F401
     except ImportError as error:
@@ -46,7 +46,7 @@ def check_driver() -> None:
 
 
 def check_postgres_identity(dsn: SecretStr, identity: Identity | None) -> None:
-    """Raises ValueError."""
+    """Raises ValueError if `dsn` does not fit an identity."""
     if identity is not None:
         read_dsn_without_password(dsn.get_secret_value())
 
@@ -86,8 +86,8 @@ class PostgresSink(WithCredential, SinkSettings):
     )
     executors_env: Variable | None = Field(
         default=None,
-        description="With `executors_read`: the environment variable, on hosts and executors, with the DSN by which executors"
-        " stage large output. Without it, all output comes through the host.",
+        description="With `executors_read`: the environment variable, on hosts and executors, with the DSN that executors use to"
+        " stage large output. Without it, all output goes through the host.",
     )
 
     @model_validator(mode="after")
@@ -130,11 +130,9 @@ class PostgresLetters(WithCredential, LettersSettings):
 
     type: Literal["postgres"] = Field(
         default="postgres",
-        description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch.",
+        description="The table `leasehold_dead_letters`. In the sink's own database, it is written in the batch's transaction.",
     )
-    dsn: DsnOrNone = Field(
-        default=NONE, description="Another database than that of the sink `postgres`, which is the default."
-    )
+    dsn: DsnOrNone = Field(default=NONE, description="The database. By default that of the sink `postgres`.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     schema_name: Text | None = Field(
         default=None,
@@ -230,7 +228,7 @@ class PostgresLeases(WithCredential, LeaseSettings):
 
 
 def _timeouts_within(timing: Timing) -> Timeouts:
-    """A lost owner's statements must end at the server before its lease expires."""
+    """Timeouts so short that a lost owner's statements end at the server before its lease expires."""
     from leasehold.pipeline.connectors.postgres import Timeouts
 
     usual = Timeouts()

@@ -1,4 +1,4 @@
-"""What a program writes where a file has several keys: `Pipeline("orders", feed=..., handler=on_changes)`. Pure."""
+"""What a program writes instead of several keys of a file: `Pipeline("orders", feed=..., handler=on_changes)`. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sql:
 
 @contextmanager
 def of_program(values: Mapping[str, object], problems: Sequence[str]) -> Iterator[None]:
-    """Names arguments of the handler as a program does, in errors. problems: raised with them."""
+    """In errors, name the handler's arguments as a program does. problems: raised together with these errors."""
     found: tuple[str, ...] = ()
     try:
         yield
@@ -71,7 +71,7 @@ def fields_of(positional: tuple[object, ...], given: Mapping[str, Any]) -> tuple
 
 
 def _take_handler(values: dict[str, Any]) -> Iterator[str]:
-    """Put it where a file has it."""
+    """Put the handler where a file has it."""
     of_handler = {name: values.pop(name) for name in OF_HANDLER if name in values}
     if "handler" in values:
         handler = values.pop("handler")
@@ -89,7 +89,7 @@ def _take_handler(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _take_transform(transform: object, values: dict[str, Any]) -> Iterator[str]:
-    """Put it where a file has it."""
+    """Put the transform where a file has it."""
     if twice := {"sql", "function"} & values.keys():
         yield f"has both `transform` and `{min(twice)}`: keep one of them"
     elif isinstance(transform, Sql):
@@ -110,7 +110,7 @@ def _is_function(value: object) -> bool:
 
 
 def _take_function(argument: str, function: Any, values: dict[str, Any]) -> Iterator[str]:
-    """Spark's workers find it by its name."""
+    """Take the function by its name, because Spark's workers import it by that."""
     if "<" in function.__qualname__ or "." in function.__qualname__:
         yield (
             f"`{argument}` is '{function.__qualname__}', which workers cannot find by its name: define it at the top level of a"

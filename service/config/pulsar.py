@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 EVENTS_MAX = 2048
-"""The output of so many events is one batch, if the transform adds no rows."""
+"""The output of this many events is one batch, if the transform adds no rows."""
 _NAME = r"[A-Za-z0-9=:%._-]{1,200}"
 _TOPIC = re.compile(rf"(?:persistent://)?(?:{_NAME}/{_NAME}/)?{_NAME}", re.ASCII)
 
 
 def whole_topic(value: str) -> str:
-    """With its tenant and namespace."""
+    """The topic's name, with its tenant and namespace."""
     if not _TOPIC.fullmatch(value):
         raise ValueError("must be the name of a persistent topic, like orders or my-tenant/my-namespace/orders")
     name = value.removeprefix("persistent://")
@@ -48,12 +48,12 @@ def whole_topic(value: str) -> str:
 
 class Pulsar(Section):
     servers: Annotated[Text, servers_like("pulsar-1:6650,pulsar-2:6650")] = Field(
-        description="Brokers or proxies to begin with: HOST:PORT, or several with commas between them."
+        description="Brokers or proxies for the first connection: HOST:PORT, or several separated by commas."
     )
     topic: Annotated[Text, AfterValidator(whole_topic)] = Field(
         description="The topic: TENANT/NAMESPACE/NAME, or its name alone in `public/default`."
     )
-    tls: bool = Field(default=False, description="Whether brokers are reached by TLS. Their certificates are verified.")
+    tls: bool = Field(default=False, description="Whether to connect with TLS. The brokers' certificates are verified.")
     ca_file: Certificates = Field(
         default=NONE, description="With `tls`: certificates (PEM) to trust instead of the system's."
     )
@@ -71,7 +71,7 @@ class Pulsar(Section):
     oauth_file: FilePathOrNone = Field(
         default=NONE, description="With `oauth_issuer`: a file (JSON) with `client_id` and `client_secret`."
     )
-    oauth_audience: Text | None = Field(default=None, description="With `oauth_issuer`: whom its tokens are for.")
+    oauth_audience: Text | None = Field(default=None, description="With `oauth_issuer`: the audience of its tokens.")
     oauth_scope: Text | None = Field(default=None, description="With `oauth_issuer`: the scope of its tokens.")
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the brokers may take.")
 
@@ -101,7 +101,7 @@ class Pulsar(Section):
 
     @property
     def access(self) -> PulsarAccess:
-        """How to reach it, secrets and all."""
+        """How to reach the brokers, with secrets."""
         from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 
         oauth = {
@@ -177,7 +177,7 @@ class PulsarSink(Pulsar, SinkSettings):
         default="none", description="How batches are compressed."
     )
     message_bytes_max: Count = Field(
-        default=5 * 1024 * 1024, ge=10_000, description="The most bytes of a batch, as `maxMessageSize` of the brokers."
+        default=5 * 1024 * 1024, ge=10_000, description="The most bytes of a batch: the brokers' `maxMessageSize`."
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Every setting as a row: its key, type, default and meaning. Documentation and hints at misspelt keys are made of it."""
+"""Every setting as a row: its key, type, default and meaning. Documentation and hints about misspelt keys use these rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from leasehold.service.config.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """key: where it stands, like `pipelines[].feed.path`. when: the `type` that has it; None if there is no choice.
+    """key: its place in the file, like `pipelines[].feed.path`. when: the `type` that has it; None if there is no choice.
 
-    default: as YAML would say it; None if the setting is required.
+    default: as written in YAML; None if the setting is required.
     """
 
     key: str
@@ -74,7 +74,7 @@ def _rows(model: type[BaseModel], prefix: str, when: str | None) -> Iterator[Set
 
 
 def is_choice(model: type[BaseModel], name: str) -> bool:
-    """Whether a file has to give it, to choose this section."""
+    """Whether a file has to have this setting, to choose the section."""
     return name == "type" and model is not SqliteLeases
 
 

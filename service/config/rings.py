@@ -1,11 +1,10 @@
-"""Rings of pipelines: what one writes into files, a log, a hub or a container, it reads again, itself or by way of others.
+"""Finds rings of pipelines: one reads again, directly or through others, what it writes into files, a log, a hub or the like.
 
-Found in the text of the settings, so that another mistake does not hide a ring. Patterns and paths are compared by name, whatever
+Rings are found before validation, so that another mistake does not hide one. Patterns and paths are compared by name, whatever
 files exist now. Links are followed. Hubs and containers are compared by their accounts' addresses and their names.
 
-A hub or a container may hold more than one kind of event on purpose, such as documents that are completed in their place.
-So a ring through one is none as soon as a transform in it may leave events out. No transform sees an event that becomes a dead
-letter.
+A hub or a container may hold more than one kind of event on purpose, such as documents that are completed in place. So a ring
+through one is accepted if a transform in the ring may leave events out. No transform sees an event that becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ UNLESS = ", or let a transform leave out events (`WHERE`, or a function)"
 _LEAVES_OUT = re.compile(
     r"\b(?:where|having|join|limit|except|minus|intersect|explode|inline|stack|tablesample|delete)\b", re.IGNORECASE
 )
-"""In SQL with which a batch of events may have no output, or only deletes."""
+"""Words of SQL with which a batch of events may have no output, or only deletes."""
 _OF_LOGS = (("*.db",), ("*.db-wal",), ("*.db-shm",))
 
 
@@ -46,7 +45,7 @@ class _Written:
 
 
 def rings_in(pipelines: Sequence[object], host_log: object, folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    """The place of what closes each ring, and the problem. host_log: the setting `log.file`."""
+    """For each ring, the place of the setting that closes it, and the problem. host_log: the setting `log.file`."""
     known = {index: each for index, each in enumerate(pipelines) if isinstance(each, dict)}
     written = {index: list(_written(index, each, folder)) for index, each in known.items()}
     readers = {index: _Reader.of(each, folder) for index, each in known.items()}
@@ -94,11 +93,11 @@ _WORDS = {
     "pulsar": "topic",
 }
 _KEYS = _WORDS | {"eventhubs": "event_hub"}
-"""The setting that has the name, where it is one."""
+"""The setting that contains the name, if one setting does."""
 
 
 def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | None:
-    """The shortest way between two pipelines, with both; None if there is none."""
+    """The shortest way between two pipelines, including both; None if there is none."""
     ways = [[start]]
     seen = {start}
     for way in ways:
@@ -149,12 +148,12 @@ def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[
 
 
 def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place | None:
-    """None for what has no place of its own, and for invalid settings, which are reported elsewhere."""
+    """What a section reads or writes; None if that has no place of its own, or is invalid, which is reported elsewhere."""
     with suppress(ValueError, TypeError, AttributeError, LookupError):
         if kind == "log" and (path := resolved_path(section.get("path"), folder)) is not None:
             return "log", path
         if kind == "eventhubs":
-            from leasehold.pipeline.connectors.eventhubs.account import account_of  # here, as it imports the SDK
+            from leasehold.pipeline.connectors.eventhubs.account import account_of  # here, because it imports the SDK
 
             has_string = section.get("connection_string") is not None
             given: dict[str, Any] = {
@@ -195,7 +194,7 @@ def _section(pipeline: Mapping[str, Any], side: str) -> tuple[object, object, Ma
 
 
 def resolved_path(path: object, folder: Path) -> str | None:
-    """None for an invalid path, which is reported elsewhere."""
+    """The path, with links followed; None for an invalid one, which is reported elsewhere."""
     try:
         return os.path.realpath(folder / expanded_path(Path(path))) if isinstance(path, str) else None
     except ValueError:
@@ -203,7 +202,7 @@ def resolved_path(path: object, folder: Path) -> str | None:
 
 
 def _pattern(path: object, folder: Path) -> Parts | None:
-    """With links in what is fixed of it followed."""
+    """The glob, with links followed up to its first wildcard; None for an invalid path."""
     try:
         whole = Path(os.path.abspath(Path(glob.escape(str(folder))) / expanded_path(Path(path)))).parts  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -218,7 +217,7 @@ def _escaped(path: str) -> Parts:
 
 
 def overlap(pattern: Parts, files: Parts) -> bool:
-    """Whether some path matches both, part by part. `**` in the pattern stands for any folders, as the feed has it."""
+    """Whether some path matches both, part by part. `**` in the pattern stands for any folders, as for the feed."""
     below = [False] * len(files) + [True]
     for part in reversed(pattern):
         here = [False] * (len(files) + 1)
@@ -256,7 +255,7 @@ def _share_a_name(one: str, other: str) -> bool:
 
 
 def _characters(name: str) -> tuple[str, ...]:
-    """MANY, ANY, or `=` and a character."""
+    """A glob's characters: MANY, ANY, or `=` and a character."""
     found: list[str] = []
     at = 0
     while at < len(name):

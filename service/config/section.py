@@ -1,6 +1,6 @@
 """What all sections of the configuration have in common.
 
-The section of a system also makes its feed, sink or lease store. It imports the connector only then: some SDKs take a second.
+The section of a system also makes its feed, sink or lease store. It imports the connector only then: some SDKs import slowly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CUSTOM = "module:Class"
 
 
 class Section(BaseModel):
-    """What all sections have in common: nothing unknown, nothing changes, nothing infinite."""
+    """The base of all sections: frozen, without unknown keys and infinite numbers."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
@@ -58,7 +58,7 @@ class Section(BaseModel):
 
 
 class Keys(dict[str, Any]):
-    """The keys of a section as a file has them. A program gives the section itself."""
+    """The keys of a section, as in a file. A program gives the section itself."""
 
 
 class Given(Section):
@@ -69,7 +69,7 @@ class Given(Section):
 
 
 class Custom(Section):
-    """Other keys than those named here are arguments of the class."""
+    """Keys that are not named here are arguments of the class."""
 
     model_config = ConfigDict(extra="allow")
     type: Importable
@@ -79,14 +79,14 @@ class Custom(Section):
         return dict(self.model_extra or {})
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        """Without the values of `options`, which may be secrets."""
+        """The arguments, without the values of `options`, which may be secrets."""
         return [(name, "..." if name in self.options else value) for name, value in super().__repr_args__()]
 
 
 def tag_of(
     default: str | None, *known: str, is_open: bool = True, given: type[Given] | tuple[()] = ()
 ) -> Discriminator:
-    """is_open: whether a third party's class is allowed, too. given: what wraps an object of a program."""
+    """Chooses a section by `type`. is_open: whether a third party's class is allowed. given: what wraps a program's object."""
 
     def tag(value: object) -> str | None:
         if isinstance(value, given):
@@ -107,7 +107,7 @@ Seat = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FeedContext:
-    """What a feed needs to know of its pipeline. columns: those of the schema, each with whether it is NOT NULL.
+    """What a feed needs to know about its pipeline. columns: those of the schema, each with whether it is NOT NULL.
 
     yields_malformed: whether a record that cannot become an event becomes a dead letter.
     """
@@ -130,12 +130,12 @@ class FeedSettings(Section):
 
     @property
     def seat(self) -> Seat | None:
-        """Where no other reader may be; None if others do no harm."""
+        """Where no other reader is allowed; None if others do no harm."""
         return None
 
     @property
     def executors_seat(self) -> Seat | None:
-        """No feed may read here, because Spark's executors do, without an epoch. None: they read nowhere."""
+        """The seat at which Spark's executors read without an epoch, so that no feed may read there. None: they read nowhere."""
         return None
 
     @property
@@ -149,12 +149,12 @@ class FeedSettings(Section):
         return None
 
     def monitored(self, pipeline: str, feed: ChangeFeed) -> Monitored | None:
-        """What leases in Cosmos DB are named after; None if it is the pipeline alone. feed: as `make` returned it."""
+        """What names the leases in Cosmos DB; None: the pipeline alone. feed: as `make` returned it."""
         return None
 
     @property
     def committing_seat(self) -> Seat | None:
-        """Where no other pipeline may commit its offsets; None if it commits none."""
+        """The seat at which this feed commits its offsets, so that no other pipeline may; None if it commits none."""
         return None
 
     @property
@@ -168,7 +168,7 @@ class FeedSettings(Section):
 
     @abstractmethod
     def make(self, context: FeedContext) -> ChangeFeed:
-        """Raises ValueError, StartFailed."""
+        """Make the feed. Raises ValueError, StartFailed."""
 
 
 class SinkSettings(Section):
@@ -179,12 +179,12 @@ class SinkSettings(Section):
 
     @property
     def input_bytes_max(self) -> int | None:
-        """A smaller limit for batches, because the output of a larger one would have to be cut; None: it need not be."""
+        """The sink's own limit for batches, because the output of larger ones would have to be cut; None: there is none."""
         return None
 
     @property
     def input_events_max(self) -> int | None:
-        """A smaller limit for batches, because a crash would repeat more of larger ones; None: there is none."""
+        """The sink's own limit for batches: its output then fits one write, or a crash repeats less. None: there is none."""
         return None
 
     @property
@@ -202,44 +202,45 @@ class SinkSettings(Section):
         return False
 
     def make_place(self) -> Storage:
-        """The place of the files, for writing and for reading; of a sink that `writes_files`. Raises ValueError."""
+        """The place of the files, for writing and for reading; for a sink that `writes_files`. Raises ValueError."""
         raise NotImplementedError
 
     def import_code(self) -> None:
         """Import what the sink names as `module:attribute`. Raises SinkRejected."""
 
     def check_output(self, table: pa.Table) -> None:
-        """Whether the destination takes these columns and values, as far as that is known without it. Raises SinkRejected."""
+        """Check that the destination takes these columns and values, as far as that is known without it. Raises SinkRejected."""
 
     @abstractmethod
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        """letters: whether it is to take dead letters with its output. Raises ValueError, StartFailed."""
+        """letters: whether the sink takes dead letters with its output. Raises ValueError, StartFailed."""
 
 
 class Buffering(SinkSettings):
-    """For each partition separately; see docs/sinks.md."""
+    """The limits of an asynchronous sink, for each partition separately; see docs/sinks.md."""
 
     batch_entries_max: Count = Field(
-        default=AsyncLimits().batch_entries_max, description="Entries in one request at most."
+        default=AsyncLimits().batch_entries_max, description="The most entries in one request."
     )
-    batch_bytes_max: Count = Field(default=AsyncLimits().batch_bytes_max, description="Bytes in one request at most.")
+    batch_bytes_max: Count = Field(default=AsyncLimits().batch_bytes_max, description="The most bytes in one request.")
     entry_bytes_max: Count = Field(
         default=AsyncLimits().entry_bytes_max,
         description="A larger entry stops its partition; at most `batch_bytes_max`.",
     )
     in_flight_max: Count = Field(
-        default=AsyncLimits().in_flight_max, description="Requests of one partition at a time, while all goes well."
+        default=AsyncLimits().in_flight_max, description="The most requests of a partition at a time, if all goes well."
     )
     buffered_entries_max: Count = Field(
         default=AsyncLimits().buffered_entries_max,
-        description="The most entries of one partition that are taken and not yet acknowledged without a gap. Reading"
-        " pauses at this limit. At least `batch_entries_max`.",
+        description="The most entries of one partition from the first that is not acknowledged to the last that was taken."
+        " Reading pauses at this limit. At least `batch_entries_max`.",
     )
     buffer_age_max_s: SecondsOrNone = Field(
         default=AsyncLimits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
     )
     request_timeout_s: Seconds = Field(
-        default=AsyncLimits().request_timeout_s, description="A request without an answer for so long is sent again."
+        default=AsyncLimits().request_timeout_s,
+        description="A request that gets no answer for this long is sent again.",
     )
 
     @property

@@ -1,5 +1,5 @@
-"""All settings: frozen values, each with its default and its meaning. They come from one YAML file by
-`leasehold.service.config.load`."""
+"""All settings: frozen values, each with its default and its meaning. `leasehold.service.config.load` reads them from one YAML
+file."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ class HostSettings(Section):
 
     name: HostName | None = Field(
         default=None,
-        description="This host's name, unique among the hosts on these leases. Keep it across restarts: a host takes the leases"
-        " of its name back at once. By default the machine's name (a pod's name), followed by `-2`, `-3`, ... if other"
-        " processes on this machine have it already.",
+        description="This host's name, unique among the hosts on these leases. Keep it across restarts: a host takes back the"
+        " leases of its name at once. By default the machine's name (a pod's name), followed by `-2`, `-3`, ... if other"
+        " processes on this machine already use it.",
     )
     leases_max: Count | None = Field(
         default=None, description="How many leases this host takes at most. By default no limit."
     )
     buffer_bytes_max: Count = Field(
         default=BYTES_MAX,
-        description="How much of what is read and not delivered yet this host holds, over all partitions. A partition that"
+        description="How many bytes this host may have read and not delivered yet, over all partitions. A partition that"
         " holds nothing may read a page (at most 4 MiB, or one event) whatever the others hold.",
     )
     stop_timeout_s: Seconds = Field(
         default=25.0,
-        description="How long a stop may take to finish, checkpoint and release. Set it below the grace period of what"
-        " sends SIGTERM, such as Kubernetes.",
+        description="How long a stop may take to finish, checkpoint and release. Set it below the grace period after a"
+        " SIGTERM, such as that of Kubernetes.",
     )
 
 
@@ -88,7 +88,7 @@ class Spark(Section):
         return self
 
     def make(self) -> SparkEngine:
-        """The one Spark of this process, which has not begun."""
+        """The one Spark of this process, which has not started yet."""
         from leasehold.pipeline.spark.engine import SparkEngine
 
         return SparkEngine(
@@ -108,7 +108,7 @@ class Api(Section):
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
     readers: FilePathOrNone = Field(
         default=NONE,
-        description="A file of bearer tokens, one a line, each optionally after a name. A client with one of them may"
+        description="A file of bearer tokens, one per line, each optionally after a name. A client with one of them may"
         " read; without a token, a client may only read health. The file is read again when it changes.",
     )
     operators: FilePathOrNone = Field(
@@ -118,8 +118,8 @@ class Api(Section):
     )
     tap_mask: tuple[Text, ...] | None = Field(
         default=None,
-        description="Lets operators watch what this host reads and delivers (`leasehold tap`), with these names masked: of"
-        " columns, properties and JSON fields, like `account` or `*phone*`. `[]` masks secrets only. By default taps are off.",
+        description="Lets operators watch what this host reads and delivers (`leasehold tap`), with these columns, properties"
+        " and JSON fields masked, like `account` or `*phone*`. `[]` masks secrets only. By default taps are off.",
     )
     metrics_partitions: Series = Field(
         default=0,
@@ -141,9 +141,11 @@ class LogSettings(Section):
     """What is logged, how and where."""
 
     level: Literal["debug", "info", "warning", "error", "off"] = Field(
-        default="info", description="The lowest level that is logged. `off`: nothing is, not even of other libraries."
+        default="info", description="The lowest level that is logged. `off`: nothing, not even from other libraries."
     )
-    format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
+    format: Literal["text", "json"] = Field(
+        default="text", description="Lines for people, or one JSON object per line."
+    )
     file: FilePathOrNone = Field(default=NONE, description="A file to append to. By default standard error.")
 
 
@@ -166,8 +168,8 @@ class Settings(Section):
 
     @contextmanager
     def starting_spark(self) -> Iterator[SparkEngine]:
-        """Start Spark in the background at once if a transform needs it, while the caller imports more. Stop it in the end,
-        unless that was done."""
+        """Start Spark in the background at once if a transform needs it, while the caller imports more. Stop it at the end,
+        unless that was done before."""
         engine = self.spark.make()
         if any(each.needs_spark for each in self.pipelines):
             engine.begin()

@@ -1,7 +1,8 @@
 """YAML as plain data: texts, numbers, true, false, null, lists, and mappings with text keys. Every place keeps its line.
 
-What surprises people is left out: aliases (a few lines of them fill any memory), tags, merge keys and duplicate keys. `yes`,
-`on`, `1:30`, `010` and `2026-01-31` do not have their old meanings: they are the texts (or the number ten) that they look like.
+Features that surprise people are refused: aliases (a few lines of them fill any memory), tags, merge keys and duplicate keys.
+`yes`, `on`, `1:30`, `010` and `2026-01-31` do not have their old meanings: they are the texts (or the number ten) that they look
+like.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ DEPTH_MAX = 20
 DIGITS_MAX = 18
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands: the keys and indexes that lead to it."""
+"""A value's place: the keys and indexes that lead to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """line: from 1; 0 if it concerns the whole."""
+    """line: from 1; 0 if the problem concerns the whole file."""
 
     line: int
     text: str
@@ -32,8 +33,8 @@ class SettingsProblem:
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """root: None if the text is empty or cannot be read. problems: all that were found; root is what is left of it,
-    with UNREADABLE where a value is missing for one of them."""
+    """root: None if the text is empty or cannot be read. problems: all that were found; a value with a problem is UNREADABLE
+    in root, or left out."""
 
     root: object
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class YamlDocument:
 
 
 def read(text: str, *, fraction: Callable[[str], object] = float) -> YamlDocument:
-    """Never raises because of the text. fraction: makes a value of a number with a point or an exponent."""
+    """Never raises because of the text. fraction: converts a number with a point or an exponent."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:
@@ -129,9 +130,7 @@ class _MappingReading:
                 continue
             if key in values:
                 first = self.lines[(*place, key)]
-                self._refuse(
-                    key_node, f"key '{key}' stands here a second time (first in line {first}): keep one of them"
-                )
+                self._refuse(key_node, f"key '{key}' appears a second time (first in line {first}): keep one of them")
                 continue
             self.lines[(*place, key)] = key_node.start_mark.line + 1
             values[key] = self.value(child, (*place, key))

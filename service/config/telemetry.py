@@ -1,4 +1,4 @@
-"""The addresses of collectors of OpenTelemetry."""
+"""The addresses of OpenTelemetry's collectors."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class TelemetrySettings(Section):
 
     traces: _Endpoint | None = Field(
         default=None,
-        description="Where to send traces: a collector of OTLP over HTTP, like http://collector:4318. By default where the"
-        " variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say; without them nowhere.",
+        description="Where to send traces: a collector of OTLP over HTTP, like http://collector:4318. By default from the"
+        " variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT; without them nowhere.",
     )
     metrics: _Endpoint | None = Field(
         default=None,
-        description="Where to send metrics, as with `traces`. By default where the variables OTEL_EXPORTER_OTLP_ENDPOINT or"
-        " OTEL_EXPORTER_OTLP_METRICS_ENDPOINT say; without them nowhere. `/metrics` is served in any case.",
+        description="Where to send metrics, as with `traces`. By default from the variables OTEL_EXPORTER_OTLP_ENDPOINT or"
+        " OTEL_EXPORTER_OTLP_METRICS_ENDPOINT; without them nowhere. `/metrics` is served in any case.",
     )
     logs: _Endpoint | None = Field(
         default=None,
-        description="Where to send the log, as with `traces`, beside where `log` writes it. By default where the variables"
-        " OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT say; without them nowhere.",
+        description="Where to send the log, as with `traces`, in addition to where `log` writes it. By default from the variables"
+        " OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT; without them nowhere.",
     )

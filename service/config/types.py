@@ -44,8 +44,8 @@ def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
 
 
 def _folder(info: ValidationInfo) -> Path:
-    """A configuration file's own: two hosts on one file mean the same paths, wherever they were started. For a program, the
-    current one, even if another becomes current later. Raises ValueError."""
+    """Where relative paths start. A configuration file's own folder: two hosts with one file mean the same paths, wherever they
+    were started. For a program, the current folder, even if another becomes current later. Raises ValueError."""
     if info.context is not None:
         return Path(info.context.get("folder", ""))
     try:
@@ -55,7 +55,7 @@ def _folder(info: ValidationInfo) -> Path:
 
 
 def expanded_path(value: Path) -> Path:
-    """With the home directory that `~` stands for. Raises ValueError."""
+    """The path, with `~` replaced by the home directory. Raises ValueError."""
     try:
         return value.expanduser()
     except RuntimeError:
@@ -79,8 +79,8 @@ def _as_text(value: object) -> object:
 
 
 def _certificates(value: Path, info: ValidationInfo) -> Path:
-    """Read here for a file of settings, so that a missing one is reported with all other problems. A program reads them at its
-    start."""
+    """Certificates that a settings file names are read here, so that missing ones are reported with all other problems. Those of
+    a program are read at the start of the host."""
     if info.context is None:
         return value
     try:
@@ -103,7 +103,7 @@ def _start(value: object) -> object:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the address."""
     try:
         return address == "localhost" or ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -118,20 +118,20 @@ def servers_like(example: str, *, scheme: str = "") -> AfterValidator:
             host, _, port = each.strip().removeprefix(scheme).rpartition(":")
             is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
             if not host or not is_port or set(host) & set("/@"):
-                raise ValueError(f"must be HOST:PORT, or several with commas between them, like {example}")
+                raise ValueError(f"must be HOST:PORT, or several separated by commas, like {example}")
         return value
 
     return AfterValidator(check)
 
 
 def are_loopback(servers: str, *, scheme: str = "") -> bool:
-    """As `servers_like` takes them."""
+    """Whether only this machine can reach the servers, which are written as for `servers_like`."""
     hosts = [each.strip().removeprefix(scheme).rpartition(":")[0] for each in servers.split(",")]
     return all(is_loopback(host.strip("[]")) for host in hosts)
 
 
 def _conf(value: object) -> object:
-    """Texts are taken, and people write numbers and true."""
+    """The values have to be texts, but people write numbers and true."""
     if not isinstance(value, Mapping):
         return value
     return {

@@ -1,4 +1,4 @@
-"""Settings -> the file that has them. Pure."""
+"""Settings -> a file with these settings. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = ("leases", "host", "spark", "api", "log", "telemetry", "pipelines")
 
 
 def yaml_of(settings: Settings, environment: Mapping[str, str], *, has_observer: bool) -> str:
-    """A secret becomes the name of the variable that has it, or else one made of its place. Raises ConfigurationError."""
+    """A secret becomes the name of the variable that contains it, or one made from its place. Raises ConfigurationError."""
     writing = _Writing(environment)
     root = writing.section(settings, ())
     if has_observer:

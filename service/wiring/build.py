@@ -34,9 +34,9 @@ from leasehold.service.telemetry.signals import logs_of, traces_of
 from leasehold.service.texts import described
 
 OTHERS_TIMEOUT_S = 60.0
-"""No lease depends on the time of an import."""
+"""Long, because no lease depends on the time that an import takes."""
 FOUND_AT_ONCE = 16
-"""How much poison of a batch is searched for before it reports progress, which a batch must make within batch_timeout_s."""
+"""How many bad events of a batch are searched for before it reports progress, which a batch must make within batch_timeout_s."""
 
 
 def processor_of(
@@ -47,9 +47,9 @@ def processor_of(
     engine: SparkEngine | None = None,
     on: Notifications | None = None,
 ) -> ProcessorCore:
-    """A processor that has not started. Raises StartFailed if something that is named cannot be imported or made.
+    """A processor that has not started. Raises StartFailed if something that the settings name cannot be imported or created.
 
-    engine: one that may have begun already. on: instead of what the settings name.
+    engine: may have started already. on: replaces the `notifications` of the settings.
     """
     pipelines = pipelines_of(settings, engine)
     telemetry, environ = settings.telemetry, os.environ
@@ -71,7 +71,7 @@ def processor_of(
 
 
 def notifications_of(settings: Settings) -> Notifications | None:
-    """Raises StartFailed."""
+    """The object that the settings name. Raises StartFailed."""
     path = settings.notifications
     if path is None:
         return None
@@ -80,20 +80,20 @@ def notifications_of(settings: Settings) -> Notifications | None:
         return require_notifications(found() if callable(found) else found)
     except NotImportable as error:
         raise StartFailed(f"`notifications` {error}") from error
-    except Exception as error:  # anybody's code
+    except Exception as error:  # a user's code may raise anything
         raise StartFailed(f"`notifications` '{path}' cannot be used: {described(error)}") from error
 
 
 def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[PipelineParts]:
-    """They share one Spark, which starts when the first transform is prepared and stops when the last is closed."""
+    """The pipelines share one Spark, which starts when the first transform is prepared and stops when the last is closed."""
     engine = engine or settings.spark.make()
     return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
 
 
 def store_of(settings: Settings, pipelines: Sequence[PipelineParts], *, creates: bool = True) -> LeaseStore:
-    """pipelines: those whose leases are wanted. Some feeds determine where leases live.
+    """pipelines: those whose leases are needed. Some feeds determine where leases live.
 
-    creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing. Raises StartFailed.
+    creates: whether a missing container may be created; otherwise reading it raises StoreMissing. Raises StartFailed.
     """
     sections = {each.name: each.feed for each in settings.pipelines}
     feeds = {each.name: (sections[each.name], each.feed) for each in pipelines if each.name in sections}
@@ -106,9 +106,9 @@ def store_of(settings: Settings, pipelines: Sequence[PipelineParts], *, creates:
 def others_blobs_of(
     leases: AnyLeases, *, container: str | None, account_url: str | None, connection_string: str | None
 ) -> BlobSource | None:
-    """Another processor's blobs: in an account that is named, or else in that of the lease store; None if neither is.
+    """Another processor's blobs: in the account that is named, or otherwise in the lease store's; None if there is neither.
 
-    container: None is the lease store. Raises StartFailed.
+    container: by default the lease store's. Raises StartFailed.
     """
     from leasehold.leases.stores.blob import BlobContainerAddress, LeaseBlobContainer, OthersBlobs
 
@@ -132,7 +132,7 @@ def others_blobs_of(
 
 
 def pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> PipelineParts:
-    """Raises StartFailed."""
+    """Create a pipeline's parts. Raises StartFailed."""
     try:
         return _pipeline_of(settings, engine, timing)
     except ValueError as error:
@@ -169,7 +169,7 @@ def _pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> Pip
 
 
 def ranges_of(settings: Pipeline, feed: ChangeFeed) -> RangeLimits | None:
-    """Raises ValueError if executors are asked to read a feed that they cannot read."""
+    """When executors read the feed; None: never. Raises ValueError if they should and cannot."""
     if not settings.executors_read:
         return None
     if feed.range_reader() is None:
@@ -184,7 +184,7 @@ def transform_of(settings: Pipeline, engine: SparkEngine, letters: DeadLetters |
     if not settings.needs_spark:
         return NoTransform()
     from leasehold.pipeline.spark.transform import (
-        SparkTransform,  # begins to import Arrow and PySpark: not before Spark has begun
+        SparkTransform,  # imports Arrow and PySpark, so not before Spark has begun
     )
 
     return SparkTransform(

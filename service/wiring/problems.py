@@ -12,7 +12,7 @@ from leasehold.service.wiring.build import notifications_of
 
 
 async def find_problems(settings: Settings) -> list[str]:
-    """Why parts cannot be imported or made."""
+    """Why parts cannot be imported or created."""
     problems = [await check_part(STORE, settings.leases, "leases")]
     for each in settings.pipelines:
         where = f"pipeline '{each.name}'"
@@ -35,7 +35,7 @@ def _problem_of_notifications(settings: Settings) -> str | None:
 
 
 def _problem_of_function(function: str | None, where: str) -> str | None:
-    """Its module has to be there; whether the rest fits is for Spark to say, which may have to run before it is imported."""
+    """The function's module has to exist. Only Spark can check the rest: the module may need a running Spark at its import."""
     try:
         if function is not None:
             require_module(function)

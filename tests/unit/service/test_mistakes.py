@@ -99,7 +99,7 @@ PIPELINE = pipeline_of(handler=on_changes)
 anything: Any = Processor
 IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "no pipeline": (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
-    "a list of pipelines": (lambda: anything([PIPELINE]), "no list of them: write Processor(*pipelines, leases=...)"),
+    "a list of pipelines": (lambda: anything([PIPELINE]), "not a list of them: write Processor(*pipelines, leases=...)"),
     "pipelines by name": (
         lambda: Processor(pipelines=[PIPELINE]),
         "without a name: Processor(Pipeline(...), leases=...)",
@@ -147,7 +147,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a list of handlers": (
         lambda: anything.from_yaml("a.yaml", handlers=[on_changes]),
         (
-            "`handlers` is of type list, and must be a mapping from what the file has as `handler`, like"
+            "`handlers` is of type list, and must be a mapping from the file's values of `handler` to functions, like"
             ' {"module:on_changes": on_changes}'
         ),
     ),

@@ -113,7 +113,7 @@ def test_a_generator_function_is_refused_because_a_call_of_it_runs_nothing() -> 
 
     with pytest.raises(TypeError) as refused:
         require_notifications(Pager())
-    problem = "is a generator function, and a call of it runs nothing: remove `yield` from it"
+    problem = "is a generator function, so calling it runs nothing: remove `yield` from it"
     where = Pager.__qualname__
     assert str(refused.value) == f"`{where}.on_lease_acquired` {problem}; `{where}.on_lease_lost` {problem}"
 
@@ -123,5 +123,5 @@ def test_all_problems_are_reported_together() -> None:
         require_notifications(made(on_lease_lost=None, on_lease_acquired=lambda self: None))
     assert str(refused.value) == (
         "`Pager.on_lease_acquired` does not take what it is called with: (event);"
-        " `Pager.on_lease_lost` is of type NoneType, and no method: define it with `def` or `async def`"
+        " `Pager.on_lease_lost` is of type NoneType, not a method: define it with `def` or `async def`"
     )

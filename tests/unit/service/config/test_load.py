@@ -517,9 +517,9 @@ def test_problems_come_in_the_order_of_the_file() -> None:
         ("a: 1\n--- \nb: 2", "line 2: column 1: this is not the YAML that is read here"),
         (
             "api: {}\napi: {}" + PIPELINES,
-            "line 2: key 'api' stands here a second time (first in line 1): keep one of them",
+            "line 2: key 'api' appears a second time (first in line 1): keep one of them",
         ),
-        ("api: {port: 1, port: 2}" + PIPELINES, "line 1: key 'port' stands here a second time"),
+        ("api: {port: 1, port: 2}" + PIPELINES, "line 1: key 'port' appears a second time"),
         ("1: a" + PIPELINES, "line 1: this key is not text: put it in quotes"),
         ("[a]: b" + PIPELINES, "line 1: this key is not text"),
         ("spark: &a {}\nlog: *a" + PIPELINES, "line 2: column 6: this is not the YAML that is read here: an alias"),
