@@ -99,7 +99,10 @@ PIPELINE = pipeline_of(handler=on_changes)
 anything: Any = Processor
 IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "no pipeline": (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
-    "a list of pipelines": (lambda: anything([PIPELINE]), "not a list of them: write Processor(*pipelines, leases=...)"),
+    "a list of pipelines": (
+        lambda: anything([PIPELINE]),
+        "not a list of them: write Processor(*pipelines, leases=...)",
+    ),
     "pipelines by name": (
         lambda: Processor(pipelines=[PIPELINE]),
         "without a name: Processor(Pipeline(...), leases=...)",
