@@ -337,7 +337,7 @@ def _transfer_of(performative: bytes, at: int) -> Transfer:
 
 
 def _bounds_of_frames(data: bytes) -> list[int]:
-    """Where the complete frames begin, and where the last one ends."""
+    """The offsets at which complete frames begin, and at which the last one ends."""
     at, end, bounds, size_at = 0, len(data), [0], _SIZE.unpack_from
     while end - at >= FRAME_BYTES_MIN:
         size = size_at(data, at)[0]

@@ -104,9 +104,9 @@ def test_kinds_are_told_apart_in_one_container() -> None:
     ("metadata", "why"),
     [
         ({"offset": "4 or 5"}, "offset.*'4 or 5', which is not an event hub's"),
-        ({"sequencenumber": "1e3"}, "sequencenumber.*no number of an event"),
-        ({"sequencenumber": "9" * 19}, "no number of an event"),
-        ({"offset": "x" * 200}, "none of an event hub"),
+        ({"sequencenumber": "1e3"}, "sequencenumber.*not a sequence number"),
+        ({"sequencenumber": "9" * 19}, "not a sequence number"),
+        ({"offset": "x" * 200}, "not an event hub's"),
     ],
 )
 def test_a_checkpoint_that_is_none_is_refused_by_name(metadata: dict[str, str], why: str) -> None:
@@ -200,8 +200,8 @@ def test_what_the_older_host_never_read_is_left_to_the_feed() -> None:
         (host("0", Epoch=-1), "'epoch' must lie between"),
         (host("0", Epoch="3"), "'epoch' must be an integer"),
         (host("0", Owner=7), "'owner' must be a text"),
-        (host("0", SequenceNumber=-7), "no number of an event"),
-        (host("0", SequenceNumber=[1]), "no number of an event"),
+        (host("0", SequenceNumber=-7), "not a sequence number"),
+        (host("0", SequenceNumber=[1]), "not a sequence number"),
     ],
 )
 def test_what_is_no_lease_of_the_older_host_is_refused_by_name(blob: CheckpointBlob, why: str) -> None:
