@@ -228,7 +228,7 @@ class PostgresLeases(WithCredential, LeaseSettings):
 
 
 def _timeouts_within(timing: Timing) -> Timeouts:
-    """Timeouts so short that a lost owner's statements end at the server before its lease expires."""
+    """The usual timeouts, shortened in proportion if hosts wait less than 60 s for a live owner (`patience_s`)."""
     from leasehold.pipeline.connectors.postgres import Timeouts
 
     usual = Timeouts()

@@ -67,7 +67,7 @@ async def test_what_retention_forgot_since_it_was_planned_is_lost(eventhubs: Eve
         ranges = await made.plan_ranges("0", None, 100, 50)
         eventhubs.control.trim(HUB, "0", 70)
         for each in ranges:
-            with pytest.raises(PositionLost, match="retention has forgotten"):
+            with pytest.raises(PositionLost, match="retention has deleted"):
                 await numbers(reader(made), each)
 
 

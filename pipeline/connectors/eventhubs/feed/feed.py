@@ -368,7 +368,7 @@ class EventHubsChangeFeed(ChangeFeed):
     def _forgotten(self, partition: str, position: EventPosition, extent: PartitionExtent) -> PositionLost:
         first = (position.sequence or 0) + 1
         return PositionLost(
-            f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
+            f"{self._named(partition)}: retention has deleted the events {first} to {extent.first - 1} before they were read;"
             f" the first available is {extent.first}. To continue without them, set the lease's position to '{extent.first - 1}'"
         )
 
