@@ -1,4 +1,4 @@
-"""What a case expects beside what came out: exact values, rows in an order, and a text of two columns. Pure."""
+"""Compares what a case expects with what came out: exact values, rows in an order, and a text of two columns. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 def missing_columns(expected: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[str]:
-    """Columns that expected rows have, and the output has not."""
+    """Columns that expected rows have, and the output lacks."""
     return sorted({name for row in expected for name in row if name not in schema.names})
 
 
@@ -63,7 +63,7 @@ def _fits(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa.Sch
 
 
 def _in_order(expected: Sequence[Mapping[str, Any]], actual: ComparedTable, order: Order) -> list[Couple]:
-    """In one sequence, or in one for each partition that the rows of both sides name."""
+    """In one sequence, or, if the rows of both sides name their partition, in one for each."""
     has_partitions = "partition" in actual.schema.names and all("partition" in row for row in expected)
     if order != "partition" or not has_partitions:
         return _aligned(expected, actual, range(len(expected)), range(len(actual.rows)))
@@ -92,7 +92,7 @@ def _aligned(
 
 
 def _in_any_order(expected: Sequence[Mapping[str, Any]], actual: ComparedTable) -> list[Couple]:
-    """As many equal rows as there are, since an expected row may fit several; the others by likeness."""
+    """Pair as many equal rows as possible, because an expected row may fit several; pair the others by likeness."""
     fits = [[j for j, row in enumerate(actual.rows) if _fits(wanted, row, actual.schema)] for wanted in expected]
     matched = _matched(fits)
     of_row = {i: j for j, i in matched.items()}
@@ -135,7 +135,7 @@ def _likeness(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa
 
 
 def side_by_side(pairs: Sequence[Pair], left: str = "expected", right: str = "actual") -> list[str]:
-    """Two columns; rows that are too wide for that are below each other."""
+    """Two columns; if rows are too wide for that, an actual row is below the expected one."""
     texts = [(pair.expected or "", pair.actual or "", " " if pair.is_same else "!") for pair in pairs]
     widths = [max(len(text[n]) for text in [*texts, (left, right)]) for n in (0, 1)]
     if sum(widths) + 5 <= WIDTH:

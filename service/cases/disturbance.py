@@ -14,7 +14,7 @@ RECUTS: tuple[Recut, ...] = get_args(Recut)
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """again: the batches of the process that takes a killed host's name."""
+    """again: how events are cut into batches for the process that takes a killed host's name."""
 
     kind: Literal["none", "kill", "lost answer", "late write"]
     point: str = ""
@@ -40,7 +40,7 @@ UNDISTURBED = Disturbance("none")
 def disturbances(
     reached: Mapping[str, int], seed: int, recuts: Sequence[Recut] = RECUTS, *, each: int = 1
 ) -> Iterator[Disturbance]:
-    """reached: crash points, and how often an undisturbed run reaches each. each: how many kills at each of them.
+    """reached: crash points, and how often an undisturbed run reaches each. each: how many kills there are at each of them.
 
     A handler sees events again in other batches, so each kind of batches is tried at each point. For sinks that keep
     positions, the kinds take turns.

@@ -1,8 +1,8 @@
 """One run of a case in hosts that die: the real host, worker and runner, cut off or stopped at a crash point.
 
 Everything is in one process and shares one Spark. A killed host's tasks are cancelled, and nothing that they still send to
-the lease store or the sink gets there. What runs in threads of a user's handler ends its call. Each new process imports the
-modules of a user's handler afresh.
+the lease store or the sink arrives. If a user's handler reaches the crash point in a thread, an exception ends its call. Each
+new process imports the modules of a user's handler afresh.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HostKilled(BaseException):
 
 
 class Severed(Exception):
-    """What a killed host gets for an answer."""
+    """What a killed host gets instead of an answer."""
 
 
 class Line:
@@ -86,7 +86,7 @@ class StoreBehindLine(StoreAround):
 
 
 class SinkBehindLine(NotingSink):
-    """late: the number of the write inside which the host is cut off. lost: of the one whose answer is lost."""
+    """late: the number of the write inside which the host is cut off. lost: that of the write whose answer is lost."""
 
     def __init__(
         self, sink: Sink, delivered: Delivered, line: Line, *, late: int, lost: int, keeps_letters: bool
@@ -157,7 +157,7 @@ class _Host:
         self._task = asyncio.create_task(self.processor.host.run(), name=f"host {self.processor.host.name}")
 
     async def wait(self, *others: asyncio.Event) -> None:
-        """Until all is delivered, or one of the events is set. Raises RunFailed."""
+        """Wait until all is delivered, or one of the events is set. Raises RunFailed."""
         assert self._task is not None, "not started"
         waits = [
             asyncio.create_task(self.delivered.wait_for_all()),
@@ -186,7 +186,7 @@ class _Host:
             raise RunFailed(f"the host has ended: {self._task.exception()}")
 
     async def stop(self) -> None:
-        """In good order."""
+        """Stop the host in good order."""
         self.processor.host.stop()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -194,7 +194,7 @@ class _Host:
         await self.sink.close()
 
     async def kill(self) -> None:
-        """If it still runs."""
+        """Kill the host if it still runs."""
         if self._is_over:
             return
         self._is_over = True
@@ -216,7 +216,7 @@ class DisturbedRun:
     case: Case
     scratch: ScratchTables
     seed: int | None
-    """Chooses the places where events are cut into batches; None for one batch a partition."""
+    """Chooses the places where events are cut into batches; None for one batch per partition."""
     disturbance: Disturbance = UNDISTURBED
     events: Mapping[str, pa.Table] = field(init=False, default_factory=dict)
     store: MemoryStore = field(init=False, default_factory=MemoryStore)
@@ -227,10 +227,10 @@ class DisturbedRun:
     modules: HandlerModules | None = None
     _hosts: list[_Host] = field(init=False, default_factory=list)
     _others: set[asyncio.Task[Any]] = field(init=False, default_factory=set)
-    """What ran before this run."""
+    """The tasks that ran before this run."""
 
     async def carry_out(self) -> State:
-        """Raises RunFailed, PipelineError."""
+        """Run the case. Returns what it left behind. Raises RunFailed, PipelineError."""
         self.events = events_of(self.case)
         self._others = asyncio.all_tasks()
         loop = asyncio.get_running_loop()
@@ -246,7 +246,7 @@ class DisturbedRun:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the disturbance has happened: how often a point is reached depends on the time, too."""
+        """Whether the disturbance has happened. It need not: how often a point is reached also depends on the time."""
         if self.disturbance.kind == "kill":
             return self.killed.is_set()
         sink = self._hosts[0].sink
@@ -286,7 +286,7 @@ class DisturbedRun:
         return host
 
     def _cut(self) -> Cut:
-        """For the next host."""
+        """How events are cut into batches for the next host."""
         again = self.disturbance.again if self._hosts and self.disturbance.kind == "kill" else "random"
         if self.seed is None or again == "whole":
             return whole
@@ -296,7 +296,7 @@ class DisturbedRun:
         return random_cut(seed if again == "random" else f"{seed} {again}", self.events)
 
     async def _end(self, host: _Host) -> None:
-        """A stop, within which the host may be killed."""
+        """Stop a host, which may be killed meanwhile."""
         stopping = asyncio.create_task(host.stop())
         killed = asyncio.create_task(self.killed.wait())
         is_first = host is self._hosts[0]
@@ -309,7 +309,7 @@ class DisturbedRun:
         await asyncio.gather(stopping, killed, return_exceptions=True)
 
     async def _end_tasks(self) -> None:
-        """With a process that is killed, the tasks of its writers end, though these are not closed."""
+        """End the tasks of a killed process, also those of its writers, which are not closed."""
         left = asyncio.all_tasks() - self._others
         for task in left:
             task.cancel()
@@ -355,7 +355,7 @@ def single(partition: str, index: int) -> int:
 
 
 def random_cut(seed: str, events: Mapping[str, pa.Table]) -> Cut:
-    """Up to six batches a partition, at least two of several events."""
+    """Each batch has between a sixth and half of its partition's events, at least one; the last may have fewer."""
 
     def size(partition: str, index: int) -> int:
         total = events[partition].num_rows

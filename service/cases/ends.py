@@ -16,7 +16,7 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Si
 from leasehold.service.cases.model import Case, CaseEvent
 
 Cut = Callable[[str, int], int]
-"""(partition, index) -> how many events the batch has that begins there."""
+"""(partition, index) -> how many events the batch that begins there has."""
 
 
 def whole(partition: str, index: int) -> int:
@@ -92,11 +92,11 @@ class CaseFeed(ChangeFeed):
         return int(a or 0) - int(b or 0)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
 
 class NotingSink(Sink):
-    """A sink behind another's back: notes positions and dead letters, and checks outputs.
+    """A sink around another one: notes positions and dead letters, and checks outputs.
 
     keeps_letters: whether the sink itself keeps dead letters.
     """
@@ -156,7 +156,7 @@ class NotingSink(Sink):
 
 
 async def write_out(writer: SinkWriter, output: Output, permit: Permit) -> None:
-    """Until it is delivered, also by a writer that delivers in the background: a disturbance is about one batch."""
+    """Wait until the output is delivered, even by a writer that delivers in the background: a disturbance is about one batch."""
     await writer.write(output, permit)
     if writer.is_buffering:
         await writer.flush()

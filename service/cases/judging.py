@@ -1,4 +1,4 @@
-"""Whether a case came out as it expects, and the report of it."""
+"""Whether a case has the result that it expects, and its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rows(case: Case, result: Result) -> list[str]:
     found = []
     names = result.table.schema.names
     if result.stopped and case.stops is None:
-        return []  # the reason of all that is missing
+        return []  # the error is why rows are missing
     if case.columns is not None and list(case.columns) != names:
         found += side_by_side(
             [Pair(", ".join(case.columns), ", ".join(names), False)], "expected columns", "actual columns"

@@ -148,7 +148,7 @@ async def _disturb(
     missed = list[Disturbance]()
     for each in planned:
         for attempt in dict.fromkeys((each, replace(each, nth=1))):
-            report(str(attempt) if attempt == each else f"the run did not come so far, so again: {attempt}")
+            report(str(attempt) if attempt == each else f"the run did not get that far, so again: {attempt}")
             found, run = await carry_out(attempt)
             if differences := _differences(expected, found, "undisturbed", "disturbed"):
                 renewed = [] if attempt.kind != "kill" or modules is None or not modules.renewed else [RENEWED]
@@ -158,7 +158,7 @@ async def _disturb(
         else:
             missed.append(attempt)
     if missed:
-        report(f"did not happen, because the runs did not come so far: {'; '.join(map(str, missed))}")
+        report(f"did not happen, because the runs did not get that far: {'; '.join(map(str, missed))}")
     return []
 
 

@@ -98,7 +98,7 @@ class Case(Section):
 
     @property
     def partitions(self) -> list[str]:
-        """In the order of their first events."""
+        """The partitions, in the order of their first events."""
         return list(dict.fromkeys(event.partition for event in self.events))
 
 
@@ -140,7 +140,7 @@ class CaseFile:
     document: YamlDocument
 
     def placed(self, settings: Settings) -> list[PlacedCase]:
-        """Each with its pipeline. Raises ConfigurationError."""
+        """The cases, each with its pipeline. Raises ConfigurationError."""
         sinks = {each.name: each.sink.type for each in settings.pipelines}
         names = list(sinks)
         problems, found = [], []
@@ -246,7 +246,7 @@ def _raise_any(path: Path, problems: Sequence[SettingsProblem]) -> None:
 
 
 def json_text(value: object) -> str:
-    """With all digits of a number, which a float has not."""
+    """As JSON, with all digits of a number, which a float would lose."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, Mapping):
@@ -262,7 +262,7 @@ _UNSET = "unset.invalid"
 
 
 def load_settings(path: Path, env: Mapping[str, str]) -> Settings:
-    """The configuration, in which variables may be unset that only say how to connect. Raises ConfigurationError."""
+    """The configuration. Variables that only specify how to connect may be unset. Raises ConfigurationError."""
     return load(path, env, _stand_in)
 
 
@@ -274,9 +274,9 @@ def _stand_in(place: KeyPath, section: Mapping[str, object]) -> str | None:
 
 
 def _connection(place: KeyPath, section: Mapping[str, object]) -> str:
-    """A text of the form that the setting has. Two settings are never equal."""
+    """A placeholder of the form that the setting has. Those of two settings are never equal."""
     name, own = str(place[-1]), "-".join(map(str, place)).replace("_", "-")
-    if name == "path":  # whose ending may show a format
+    if name == "path":  # its ending may show a format
         path = re.sub(r"\$\{[^}]*\}", own, str(section["path"]))
         return path if Path(path).suffix or section.get("type") != "files" else f"{path}.jsonl"
     if name == "dsn":

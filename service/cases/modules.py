@@ -1,8 +1,8 @@
 """A handler's own modules, imported afresh for each simulated process, so that their variables are lost as in a real one.
 
-Dropped are the loaded modules beside the handler's, all of its package, and the user's modules elsewhere that these use.
-Kept are installed packages, packages with compiled parts, which may not load twice, and the modules of the pipeline's
-`function`: Spark sends their functions and classes by name.
+The loaded modules of the handler's package and next to it are dropped, and the user's modules elsewhere that these use.
+Installed packages, packages with compiled parts, which might not load twice, and the modules of the pipeline's `function`
+are kept: Spark sends functions and classes of the latter by name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HandlerModules:
         """How many modules the last process has dropped."""
 
     def import_afresh(self) -> None:
-        """Import them as a new process does. Modules that cannot be imported a second time stay."""
+        """Import the modules as a new process does. Modules that cannot be imported a second time stay."""
         self.renewed = 0
         if self._all_stay:
             return
@@ -58,7 +58,7 @@ class HandlerModules:
         try:
             for name in (self._handler, *sorted(self._observers & dropped.keys() - {self._handler})):
                 import_module(name)
-        except (Exception, SystemExit) as error:  # of anybody's code
+        except (Exception, SystemExit) as error:  # of a user's code
             _drop(self._droppable(kept))
             _put_back(dropped)
             self._keep_after(error, dropped)
@@ -67,7 +67,7 @@ class HandlerModules:
 
     @contextmanager
     def lend(self) -> Iterator[None]:
-        """Puts back what was loaded before."""
+        """At the end, put back the modules that were loaded before."""
         before = dict(sys.modules)
         try:
             yield
@@ -101,7 +101,7 @@ def droppable(
     kept: Collection[str] = (),
     observers: Collection[str] = (),
 ) -> dict[str, ModuleType]:
-    """The handler's modules among those that are loaded, and those of the user that they or the observers use.
+    """The handler's loaded modules, and the user's modules that they or the observers use.
 
     handler, kept, observers: names of modules.
     """
@@ -128,7 +128,7 @@ def droppable(
 
 
 def _near(modules: Mapping[str, ModuleType | None], handler: str) -> set[str]:
-    """The handler's package, and what is beside it. Empty if it is not loaded, has no file, or is not a user's."""
+    """The handler's package, and the modules next to it. Empty if it is not loaded, has no file, or is not a user's."""
     top = _top_of(handler)
     place = _place_of(modules.get(top))
     if place is None or top in _MACHINERY:
@@ -143,7 +143,7 @@ def _near(modules: Mapping[str, ModuleType | None], handler: str) -> set[str]:
 
 
 def used_by(name: str | None, modules: Mapping[str, ModuleType | None]) -> set[str]:
-    """A module, and those of the user that its variables come from. Empty if there is none, or if it has no file."""
+    """A module, and the user's modules that its variables come from. Empty if there is none, or if it has no file."""
     if name is None or _place_of(modules.get(_top_of(name))) is None:
         return set()
     return _reached({name}, modules, _origins)
@@ -167,7 +167,7 @@ def _reached(
 
 
 def _origins(module: ModuleType) -> Iterator[str]:
-    """The modules that define its variables' values. A plain value, such as a set, does not say where it is from."""
+    """The modules that define its variables' values. A plain value, such as a set, does not show its origin."""
     for value in list(vars(module).values()):
         origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if isinstance(origin, str):
@@ -175,7 +175,7 @@ def _origins(module: ModuleType) -> Iterator[str]:
 
 
 def _imports(module: ModuleType) -> Collection[str]:
-    """What its text imports, at its top or in a function, with the packages around."""
+    """What the module's text imports, at its top or in a function, with the packages around that."""
     file = getattr(module, "__file__", None)
     package = getattr(module, "__package__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
@@ -201,7 +201,7 @@ def _imports_of(file: str, package: str) -> frozenset[str]:
 
 
 def shadowed(folder: Path, paths: Iterable[str]) -> dict[str, tuple[Path, Path]]:
-    """A folder's modules that loaded modules of the same name, from elsewhere, hide: name -> loaded file, own file.
+    """A folder's modules that are hidden by loaded modules of the same name from elsewhere: name -> loaded file, own file.
 
     paths: `module:attribute`. Only their modules count, and what these import.
     """
@@ -242,7 +242,7 @@ def _limit_of(handler: str, kept: Collection[str], dropped: Collection[str]) -> 
         has = "has" if len(compiled) == 1 else "have"
         return (
             f"{_listed(compiled)} {has} compiled parts, {_advice(compiled)}: keep the handler's state in a module of"
-            " Python alone"
+            " pure Python"
         )
     return None
 
@@ -281,7 +281,7 @@ def _place_of(module: ModuleType | None) -> Path | None:
 
 @lru_cache(10_000)
 def _resolved(path: str) -> Path:
-    """Looked up once: a process has thousands of modules, and each simulated process looks at all."""
+    """Resolved once: a process has thousands of modules, and each simulated process looks at all."""
     return Path(path).resolve()
 
 
@@ -291,7 +291,7 @@ def _is_beside(module: ModuleType, folder: Path) -> bool:
 
 
 def _is_users(name: str, module: ModuleType | None) -> bool:
-    """Whether a user has written it, and it is not a test of pytest, which must not load twice."""
+    """Whether a user has written the module, and it is not a test of pytest, which must not load twice."""
     place = _place_of(module)
     loader = type(getattr(module, "__loader__", None)).__module__
     return (
@@ -321,7 +321,7 @@ def _is_compiled(module: ModuleType | None) -> bool:
 
 
 def _drop(modules: Mapping[str, ModuleType]) -> None:
-    """Also from the packages that stay, where `from package import name` would find them."""
+    """Remove modules, also from packages that stay, where `from package import name` would find them."""
     for name, module in modules.items():
         sys.modules.pop(name, None)
         package, _, own = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""One case through its pipeline: the real parsing, transform, isolation of poison and dead-letter policy, into memory.
+"""Runs one case through its pipeline: the real parsing, transform, isolation of poison and dead-letter policy, into memory.
 
 All cases and pipelines share one Spark. Each partition's events are one batch, if the limits of the pipeline allow it, and the
 partitions run side by side, as they do in a host.
@@ -63,7 +63,7 @@ class PreparedPipeline:
 
     @property
     def fresh_policy(self) -> DeadLetters | None:
-        """Without what an earlier case has counted."""
+        """The policy, without what an earlier case has counted."""
         return None if self.policy is None else replace(self.policy, guards={})
 
 
@@ -77,7 +77,7 @@ class Workbench:
     _failed: dict[str, PipelineError] = field(default_factory=dict)
 
     async def prepare(self, name: str) -> PreparedPipeline:
-        """Raises PipelineError: each time the same."""
+        """The pipeline, prepared at most once. Raises PipelineError, each time the same one."""
         if name in self._failed:
             raise self._failed[name]
         if name not in self._prepared:

@@ -28,7 +28,7 @@ TIMING = derived_timing(1.0)
 State = Mapping[str, list[str]]
 """What a run leaves behind: name -> rows, as texts."""
 Databases = Callable[[], AbstractAsyncContextManager[str]]
-"""Creates a database for one run; its DSN."""
+"""Creates a database for one run, and yields its DSN."""
 
 
 class RunFailed(Exception):
@@ -36,7 +36,7 @@ class RunFailed(Exception):
 
 
 class ScratchTables:
-    """In memory, with positions."""
+    """A sink in memory, with positions."""
 
     keeps_letters = False
 
@@ -102,7 +102,7 @@ class HandlerScratch(ScratchTables):
 
 
 async def call(path: str) -> object:
-    """A user's function. Raises NotImportable, RunFailed."""
+    """Call a user's function. Raises NotImportable, RunFailed."""
     function = cast(Callable[[], object], imported(path))
     try:
         found = function()
@@ -115,7 +115,7 @@ async def call(path: str) -> object:
 async def open_scratch(
     prepared: PreparedPipeline, case: Case, databases: Databases
 ) -> AsyncGenerator[ScratchTables, None]:
-    """For one run. Raises SinkRejected, NotImportable, RunFailed."""
+    """The scratch sink of one run. Raises SinkRejected, NotImportable, RunFailed."""
     sink = prepared.settings.sink
     if isinstance(sink, PostgresSink):
         async with databases() as dsn:

@@ -18,7 +18,7 @@ _EXACT = json.JSONDecoder(parse_float=Decimal)
 
 
 def is_same(expected: object, actual: object, kind: pa.DataType) -> bool:
-    """Whether a value of YAML stands for this value of an Arrow type, to the last digit."""
+    """Whether a value of YAML equals this value of an Arrow type, to the last digit."""
     if expected is None or actual is None:
         return expected is actual
     if arrow.is_dictionary(kind):
@@ -80,7 +80,7 @@ def _parsed(parse: Callable[[str], object], text: object) -> object:
 
 
 def _decimal(value: object) -> Decimal | None:
-    """Also of a text, which may have more digits than YAML takes for a number."""
+    """Also from a text, which may have more digits than YAML accepts in a number."""
     if isinstance(value, int | Decimal | str):
         try:
             return Decimal(value)

@@ -45,7 +45,7 @@ SIGNALLED = 128
 
 
 class OutputLost(SystemExit):
-    """Standard output takes no more. It ends the command, and no handler of errors takes it for a failure of the work."""
+    """Standard output accepts no more. This ends the command, and no handler of errors mistakes it for a failure of the work."""
 
 
 class _Output(io.FileIO):
@@ -61,7 +61,7 @@ class _Output(io.FileIO):
             raise OutputLost(f"leasehold: standard output cannot be written ({reason}): write it elsewhere") from None
 
     def _discard_the_rest(self) -> None:
-        """Or Python would complain again when it flushes what is left in its buffers."""
+        """Otherwise Python would complain again when it flushes what is left in its buffers."""
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self.fileno())
         os.close(nothing)
@@ -129,7 +129,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def finish_first(notice: str) -> Iterator[None]:
-    """Within, the first SIGINT or SIGTERM prints the notice, and the command ends by it afterwards. A second one ends it at once.
+    """Within, the first SIGINT or SIGTERM prints a notice; the command ends when the work is done. A second one ends it at once.
 
     For work that must not be left halfway. Signals that the process was started to ignore stay ignored.
     """
@@ -202,7 +202,7 @@ def pipeline_in(settings: Settings, file: Path, pipeline: str) -> Pipeline:
 
 @contextmanager
 def named(settings: Settings, *, role: str = "") -> Iterator[str]:
-    """Reserve this host's name, as `leasehold.service.cli.host_name` has it, or fail."""
+    """Reserve this host's name (`leasehold.service.cli.host_name`), or fail."""
     with ExitStack() as held:
         try:
             name = held.enter_context(host_name(settings.host, settings.leases, role=role))
@@ -219,8 +219,8 @@ def log_of(settings: Settings, host: str) -> Log:
 
 
 def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
-    """What `read` finds in the lease store of FILE, seen from a process that runs no host; as
-    `leasehold.service.cli.offline_view` has it."""
+    """What `read` finds in the lease store of FILE, seen from a process that runs no host
+    (`leasehold.service.cli.offline_view`)."""
     from leasehold.service.cli.offline_view import look_into
     from leasehold.service.telemetry import logs
 
@@ -232,7 +232,7 @@ def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: boo
 
 
 class Interruptible(click.Group):
-    """Ctrl-C before there is anything to stop in good order ends it without a word."""
+    """Ctrl-C before there is anything to stop in good order ends the command silently."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -246,7 +246,7 @@ class Interruptible(click.Group):
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
+    """Run to the end; each expected error becomes one message and an exit code."""
     try:
         return asyncio.run(work)
     except (StartFailed, GroupMismatch, ConfigurationError) as error:
@@ -273,7 +273,7 @@ def fail(*messages: str, code: int = FAILED) -> NoReturn:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """No garbage is collected within, nor later among what has been imported: it slows startup."""
+    """Collect no garbage within, nor later among what has been imported: that would slow startup."""
     is_looking = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""`leasehold dead-letters`: which events could not be processed and why, one of them whole; replay or discard them."""
+"""`leasehold dead-letters`: lists events that could not be processed, and why; prints one in full; replays or discards them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def dead_letters() -> None:
 @click.argument("pipeline")
 @PARTITION
 @click.option("--open", "open_only", is_flag=True, help="Only those that still need attention.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a letter on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per letter on standard output.")
 def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bool, as_json: bool) -> None:
-    """All dead letters, in the order in which they were written, replayed ones too.
+    """List all dead letters, in the order in which they were written, including replayed ones.
 
-    Their state: `open` until a replay has processed them, `replayed` if their event went through or was discarded, `failed
-    again` if it became a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot
-    be read.
+    A letter is `open` until a replay has processed it. It is `replayed` if its event went through or was discarded, and `failed
+    again`, with the number of the new letter, if its event became a dead letter again. Its state is `unknown` if the leases of
+    the replay, or its sink, cannot be read.
     """
     from leasehold.service.cli.tables import letters_table, screen_of
 
@@ -71,7 +71,7 @@ def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bo
 @click.argument("partition")
 @click.argument("number", type=int)
 def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
-    """One dead letter, whole, as JSON. NUMBER is the one that `list` gives it."""
+    """Print one dead letter in full, as JSON. NUMBER is its number in the output of `list`."""
     found = [one for one in _read(file, pipeline, partition) if one.kept.number == number]
     if not found:
         fail(
@@ -87,7 +87,7 @@ def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
 def replay(file: Path, pipeline: str, partition: str | None) -> None:
     """Send the events of all dead letters that were not replayed yet through the pipeline, as FILE has it now.
 
-    Correct the transform first. What fails again becomes a dead letter again. Hosts may run meanwhile. Exit code 1 where
+    Correct the transform first. What fails again becomes a dead letter again. Hosts may run meanwhile. The exit code is 1 if
     something is left.
     """
     from leasehold.service.cli.replay import check_pipeline_not_moved, run_replay
@@ -115,7 +115,7 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
     """Give up all open dead letters of a pipeline, or of one partition: no replay sends their events.
 
     Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
-    that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
+    that it discards, and asks for confirmation. Later letters stay open. Discarded letters stay in their place and in the list.
     """
     from leasehold.service.cli.replay import check_pipeline_not_moved, run_replay
     from leasehold.service.cli.tables import letters_table, screen_of
@@ -152,7 +152,7 @@ def _fail_if_left(last: Backlog | None) -> None:
 
 
 def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
-    """Problems that leave states unknown are printed on standard error."""
+    """The letters. Problems that leave states unknown are printed on standard error."""
     return _read_until(file, pipeline, partition)[1]
 
 
@@ -169,7 +169,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
     async def read(box: LetterBox) -> tuple[dict[str, str | None], list[Judged], list[str]]:
         feed = box.by_partition or box.feed
         ends = {each.name: await feed.latest(each.name) for each in await feed.partitions()}
-        # The position first: what failed again below it is then among the letters.
+        # The position first: letters of events that failed again below it are then among those that are read.
         replayed = await read_replayed(settings, one, feed.compare)
         letters = [kept async for kept in read_kept(box, pipeline, partition=partition)]
         return ends, *await judge(box, pipeline, letters, replayed)
@@ -222,7 +222,7 @@ def _pipeline(file: Path, pipeline: str) -> tuple[Settings, Pipeline]:
 
 
 def _letter_fields(one: Judged) -> dict[str, Any]:
-    """The body as text where it is one, else in base64. failed_again_as: the number of the letter that stands for it."""
+    """The body as text if it is text, else in base64. failed_again_as: the number of the letter that stands for it."""
     from leasehold.service.cli.tables import body_fields
 
     letter = dataclasses.asdict(one.kept.letter)

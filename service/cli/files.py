@@ -46,7 +46,7 @@ PARTITION = click.option("--partition", help="Only this one.")
 
 @click.group()
 def files() -> None:
-    """Look at what a sink `files` holds, and take it elsewhere.
+    """Look at what a sink `files` holds, copy it elsewhere, and clean up.
 
     Do not read the files of its directory or container without the manifest: a host that died may have left some that are
     not output.
@@ -57,9 +57,9 @@ def files() -> None:
 @FILE
 @click.argument("pipeline")
 @PARTITION
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a file on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per file on standard output.")
 def list_files(file: Path, pipeline: str, partition: str | None, as_json: bool) -> None:
-    """The files that count now, in the order in which they were delivered: one path or address a line."""
+    """List the files that count now, in the order in which they were delivered: one path or address per line."""
     place = _storage_of(file, pipeline)
     snapshot = _snapshot(place, pipeline, partition)
     for one, path in zip(snapshot.files, snapshot.paths, strict=True):
@@ -74,7 +74,7 @@ def list_files(file: Path, pipeline: str, partition: str | None, as_json: bool) 
     "--to", "to", type=PathName(path_type=Path, dir_okay=False), help="Write one Parquet file instead of lines."
 )
 def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None) -> None:
-    """All rows that count now: as JSON lines on standard output, or as one Parquet file."""
+    """Print all rows that count now as JSON lines, or write them to one Parquet file."""
     from leasehold.pipeline.connectors.files.sink.formats import decoded, encoded
 
     place = _storage_of(file, pipeline)
@@ -128,7 +128,7 @@ def _has_progress(file: Path, pipeline: str, partition: str | None) -> bool:
 @click.argument("pipeline")
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
-    """Delete what hosts left that died while they wrote. It is safe at any time, whether hosts run or not."""
+    """Delete leftovers of hosts that died while writing. This is safe at any time, whether or not hosts run."""
     from leasehold.pipeline.connectors.files.sink import leftovers
 
     place = _storage_of(file, pipeline)
@@ -151,7 +151,7 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 @click.argument("pipeline")
 @click.option("--target-mb", type=click.IntRange(min=1), help="The size of files to aim at. By default the table's.")
 def compact_files(file: Path, pipeline: str, target_mb: int | None) -> None:
-    """Write the small files of a Delta table together. Hosts may be running, and continue meanwhile.
+    """Merge the small files of a Delta table into larger ones. Hosts may be running, and continue meanwhile.
 
     The old files stay for readers that have them open, until `leasehold files vacuum` deletes them.
 

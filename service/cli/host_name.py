@@ -1,4 +1,4 @@
-"""This host's name: its own among all hosts of its group, and the same again after a restart.
+"""This host's name: unique among all hosts of its group, and the same again after a restart.
 
 A host that comes back under its name takes its leases back at once; under a new one it would wait for them to expire. So the
 default is the machine's name (in Kubernetes the pod's), and processes that share a machine and a lease store count up:
@@ -34,7 +34,7 @@ MACHINE_NAME_MAX = 120
 """Leaves room for a number within the 128 characters of a host name."""
 
 CREDENTIALS = {"key", "identity", "ca_file"}
-"""Settings of a lease store that do not say which one it is: hosts of one group may differ in them."""
+"""Settings of a lease store that do not identify it: hosts of one group may differ in them."""
 
 _descriptors: set[int] = set()
 
@@ -50,7 +50,7 @@ def host_name(
 ) -> Iterator[str]:
     """Reserve a name among the hosts on these leases until the context ends. Raises StartFailed if `host.name` is in use.
 
-    role: is appended, for a host that may run beside the one of these settings. machine, folder: default to this machine's.
+    role: a suffix, for a host that may run next to the one of these settings. machine, folder: default to this machine's.
     """
     with ExitStack() as held:
         if not leases.is_shared:
@@ -68,7 +68,7 @@ def _names(host: HostSettings, role: str, machine: str | None) -> Iterator[str]:
 
 
 def _group(leases: LeaseSettings) -> str:
-    """Short for the lease store: the same for all hosts on it, and another for every other container."""
+    """A short text for the lease store: the same for all hosts on it, and a different one for every other container."""
     place = leases.model_dump(exclude={*LeaseSettings.model_fields, *CREDENTIALS})
     text = json.dumps(place, skipkeys=True, default=_secret_value)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -103,7 +103,7 @@ def _lock_file(name: str, group: str, folder: Path | None) -> Path:
 
 @contextmanager
 def _hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of this file, with our process id in it. Raises BlockingIOError if another process does, OSError."""
+    """Hold the lock of this file, with our process id in it. Raises BlockingIOError if another process holds it; OSError."""
     descriptor = _lock(path)
     _descriptors.add(descriptor)
     try:

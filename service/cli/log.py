@@ -42,7 +42,7 @@ def log() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=0), help="How many events to print at most, of all partitions together."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object an event on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")
 def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit: int | None, as_json: bool) -> None:
     """Print the events of the log that PIPELINE writes, or else of the log that it reads.
 

@@ -1,7 +1,7 @@
 """The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted, 141 the
 reader of standard output left.
 
-Commands import what they alone need, since Spark, the REST API and tables take longer to import than most of them to run.
+Each command imports what only it needs: importing Spark, the REST API and tables takes longer than most commands run.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 def run(file: Path, until_idle: bool) -> None:
     """Process the pipelines of FILE until Ctrl-C or SIGTERM.
 
-    Run it as often as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
+    Run as many hosts as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
     it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
     run_host(settings_of(file), until_idle=until_idle)
@@ -94,7 +94,7 @@ def run(file: Path, until_idle: bool) -> None:
 @click.option(
     "--create",
     is_flag=True,
-    help="With --service: create a container in the database of FILE, and blobs beside its leases, and remove them in the end.",
+    help="With --service: create a container in the database of FILE, and blobs next to its leases, and remove them at the end.",
 )
 @click.option(
     "--report",
@@ -150,7 +150,7 @@ def check(
 
 
 def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None, *, names: bool) -> None:
-    """Exits unless all answers are those that Leasehold knows."""
+    """Exits with an error unless all answers are among those that Leasehold knows."""
     from leasehold.service.cli.probe_services import ask_services, targets_of, write_report
     from leasehold.service.probing.report import summary
 
@@ -220,7 +220,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.argument("pipeline")
 @click.argument("partition")
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
-    """One lease, whole, as JSON."""
+    """Print one lease in full, as JSON."""
     from leasehold.service.cli.tables import lease_fields
     from leasehold.service.group.status import Standstill, failures_of
 
@@ -240,7 +240,7 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
 @click.argument("pipeline")
 @click.argument("partition")
 def release_lease(file: Path, pipeline: str, partition: str) -> None:
-    """Take a lease from its owner. The lease keeps its position, and any host may take it next, also the same one.
+    """Take a lease from its owner. The lease keeps its position, and any host may take it next, even the same one.
 
     The owner notices within three seconds.
     A sink that keeps its position refuses what the owner still sends.
@@ -294,7 +294,7 @@ main.add_command(_emulate())
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """Show how many events each partition is behind, how old the oldest is, and why the partition stands still, if it does."""
+    """Show how many events each partition is behind, how old its oldest is, and why it stands still, if it does."""
     from leasehold.service.cli.tables import held_up_fields, lag_fields, lag_table, reasons, screen_of
     from leasehold.service.group.status import failures_of, standstills, unlisted_failures
 
@@ -344,10 +344,10 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     type=click.IntRange(1, 100),
     default=10,
     show_default=True,
-    help="Show this many a second, of each side.",
+    help="Show at most this many per second of each side.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--url", help="The API of the owner. By default that of a host on this machine, as in FILE.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--url", help="The API of the owner. By default that of a host on this machine, according to FILE.")
 @click.option(
     "--token-file",
     type=PathName(path_type=Path, dir_okay=False),
@@ -399,7 +399,7 @@ def tap(
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
 def run_demo(directory: Path | None, transactions: Path | None, fail: FailureName | None, as_json: bool) -> None:
-    """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
+    """Run a bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
     from leasehold.service.cli.demo.bank import DemoOptions, run_demo
 
     options = DemoOptions(directory=directory, transactions=transactions, as_json=as_json, fail=fail)
@@ -411,9 +411,9 @@ def run_demo(directory: Path | None, transactions: Path | None, fail: FailureNam
 @click.argument("directory", type=PathName(path_type=Path, file_okay=False))
 @click.option("--query", "sql", help="Instead, run this SQL with psql, print the result, and exit.")
 def run_postgres(directory: Path, sql: str | None) -> None:
-    """A PostgreSQL for trying, in DIRECTORY, until Ctrl-C: it prints the DSN to connect with.
+    """Run a PostgreSQL for trials in DIRECTORY until Ctrl-C, and print the DSN to connect with.
 
-    DIRECTORY is created if it is missing, and its data stays there. Use it only for trying and for the database of
+    DIRECTORY is created if it is missing, and its data stays there. Use it only for trials and for the database of
     `leasehold demo`: every user of this machine who can reach its socket can log in without a password.
     """
     from leasehold.service.cli.demo.postgres import query, serve

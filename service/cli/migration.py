@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from leasehold.service.group.view import View
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
-"""Environment variables of the account with the old blobs: they are secrets."""
+"""Environment variable for the account with the old blobs: it is a secret."""
 ACCOUNT_URL = click.option(
     "--account-url",
     help="The account of that container, if it is not that of the leases: azure-identity finds the credentials. Or set"
@@ -69,7 +69,7 @@ ACCOUNT_URL = click.option(
     "--to",
     "place",
     required=True,
-    help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
+    help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation from `leases show`.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. A reset requires it without a terminal.")
 def reset_leases(
@@ -77,7 +77,7 @@ def reset_leases(
 ) -> None:
     """Set the position of leases, forwards or back. The events in between are skipped, or delivered again.
 
-    A reset starts a new generation, which ignores the position in the sink: sums count a second time what is delivered again. So
+    A reset starts a new generation, which ignores the position in the sink: sums count redelivered events a second time. So
     the command shows what is going to happen, and asks once for all partitions. Pause the pipeline first: an owner loses the
     lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
     cannot be read.
@@ -138,7 +138,7 @@ def _describe_reset(before: Lease | None, after: Lease) -> str:
 
 
 def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> None:
-    """Continue only if a person agrees to the reset."""
+    """Continue only if a person confirms the reset."""
     from leasehold.service.group.migration import plan_reset, start_in
 
     async def plan(view: View, keeper: Keeper) -> list[str]:
@@ -182,7 +182,7 @@ def export_leases(
     container: str | None,
     account_url: str | None,
 ) -> None:
-    """Print all leases, complete, as JSON lines for `leasehold leases import --from leasehold`.
+    """Print all leases in full, as JSON lines for `leasehold leases import --from leasehold`.
 
     With `--to eventprocessorhost`, export the blobs from which such a host continues. Stop the hosts first. Otherwise the leases
     move while they are read.
@@ -237,7 +237,7 @@ async def _write_blobs(
 @click.command("import")
 @FILE
 @click.argument("input", required=False, type=click.Path(allow_dash=True, dir_okay=False))
-@click.option("--pipeline", required=True, help="Whose leases they become.")
+@click.option("--pipeline", required=True, help="The pipeline that gets the leases.")
 @click.option(
     "--from",
     "source",
@@ -248,14 +248,14 @@ async def _write_blobs(
 )
 @click.option(
     "--prefix",
-    help="What the ids of the documents begin with, up to the two dots, if there are several; of blobs, their folder.",
+    help="How the ids of the documents begin, up to the two dots, if there are several prefixes; for blobs, their folder.",
 )
 @click.option(
     "--container", help="The container with the old blobs. By default that of the leases, if they are in blobs."
 )
 @ACCOUNT_URL
 @click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")
-@click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
+@click.option("--force", is_flag=True, help="Also move back, and import leases that were exported with another feed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def import_leases(
     file: Path,
@@ -269,10 +269,10 @@ def import_leases(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
+    """Take over the positions of other leases. Each is created, moved (a new generation), unchanged, or refused with a reason.
 
-    INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
-    are read in the lease store itself, if it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
+    INPUT holds JSON lines, or (not from Leasehold) one JSON array of documents; - is standard input. Without INPUT, the
+    documents are read from the lease store itself, if it is in Cosmos DB, or from a container of blobs. If one is refused,
     nothing is written.
     """
     from leasehold.common.clock import BootClock
@@ -372,7 +372,7 @@ def _read(input: str | None) -> str | None:
 
 
 def _write(output: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write the file whole or not at all."""
     part = output.with_name(output.name + ".part")
     try:
         part.write_text(text, encoding="utf-8")
@@ -453,7 +453,7 @@ async def _close(
     skip_rest: bool,
     forget: bool,
 ) -> bool:
-    """Whether it is closed now. An error of one lease does not stop the others."""
+    """Close one lease. Returns whether it is closed now; an error of one lease does not stop the others."""
     from leasehold.service.group.actions import cleared_after_s, close_lease, describe
 
     try:

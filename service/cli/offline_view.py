@@ -34,14 +34,14 @@ async def look_into(
     heeds: bool = True,
     warn: Warn = lambda why: None,
 ) -> T:
-    """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
+    """What `read` finds; nothing is started, and everything is closed again. creates: whether to create a missing container.
 
-    heeds: a container without leases, of `pipeline` if it is given, is an error.
+    heeds: whether a container without leases (of `pipeline`, if it is given) is an error.
 
-    warn: reports that hosts will notice later than usual what `read` has changed.
+    warn: called if hosts will notice later than usual what `read` has changed.
 
-    Raises LeasesError, PipelineError, StartFailed; StoreMissing if there are no leases yet, of `pipeline` if it is given:
-    they would look like finished leases.
+    Raises LeasesError, PipelineError, StartFailed; StoreMissing if `heeds` and there are no leases yet, because that would look
+    like finished leases.
     """
     async with open_group(settings, creates=creates, warn=warn) as (view, keeper):
         if heeds:
@@ -53,7 +53,7 @@ async def look_into(
 async def open_group(
     settings: Settings, *, creates: bool = False, warn: Warn = lambda why: None, call_timeout_s: float | None = None
 ) -> AsyncIterator[tuple[View, Keeper]]:
-    """As `look_into` has it. call_timeout_s: of calls to the store; by default that of a host."""
+    """The view and the keeper for `look_into`. call_timeout_s: of calls to the store; by default that of a host."""
     clock, timing = BootClock(), settings.leases.timing
     pipelines = pipelines_of(settings)
     store = TimedStore(store_of(settings, pipelines, creates=creates), call_timeout_s or timing.call_timeout_s)
@@ -66,7 +66,7 @@ async def open_group(
             await bell.write()
         except StoreError as error:
             warn(
-                f"the change was made, and hosts notice it a minute later than usual: they could not be rung for ({error})"
+                f"the change was made, and hosts notice it a minute later than usual: they could not be notified ({error})"
             )
         parts = [part for each in pipelines for part in (each.feed, each.sink, each.outside_checkpoints)]
         closing = [part.close() for part in parts if part is not None]

@@ -1,4 +1,4 @@
-"""`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it.
+"""`leasehold check --probe`: connect to everything that the settings name, and report each result.
 
 With `--service`, also ask Cosmos DB, Event Hubs and Blob Storage whether they behave as Leasehold assumes
 (`leasehold.service.probing`).
@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 
 async def run_probe(settings: Settings, say: Say) -> bool:
-    """Whether everything answered. Raises StartFailed if the lease store cannot even be made."""
-    with settings.starting_spark() as engine:  # beside what needs no Spark, and once for all pipelines
+    """Whether everything answered. Raises StartFailed if the lease store cannot even be created."""
+    with settings.starting_spark() as engine:  # while the rest is checked, and once for all pipelines
         return await _probe(settings, engine, say)
 
 
@@ -117,7 +117,7 @@ async def _prepare_transform(pipeline: PipelineParts) -> str:
 
 
 async def _prepare_sink(pipeline: PipelineParts, *, has_columns: bool) -> str:
-    """has_columns: whether the transform is known to yield some, which the sink has to take."""
+    """has_columns: whether the transform's columns are known, so that the sink can check them."""
     await pipeline.sink.prepare()
     if has_columns:
         await pipeline.check_columns()

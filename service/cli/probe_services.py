@@ -1,4 +1,4 @@
-"""`leasehold check --probe`: questions to the services that the settings name."""
+"""`leasehold check --probe --service`: questions to the services that the settings name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Targets:
 
     @property
     def names(self) -> dict[str, str]:
-        """What hides accounts in a report."""
+        """Name -> what hides it in a report."""
         names = dict[str, str]()
         for number, hub in enumerate(self.hubs, 1):
             names |= {hub.host: f"NAMESPACE{number}", hub.host.partition(".")[0]: f"NAMESPACE{number}", hub.hub: "HUB"}
@@ -87,7 +87,7 @@ def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets
         if isinstance(section, EventHub):
             used = account_of(**section.account)
             if options.hub is None:
-                say(f"event hub {used.name}: not asked; name a hub for it that nothing else uses, with --hub")
+                say(f"event hub {used.name}: not asked; name an unused hub of its namespace with --hub")
                 continue
             if used.hub.lower() == options.hub.lower():
                 raise StartFailed(

@@ -1,4 +1,4 @@
-"""`leasehold dead-letters replay`: a pipeline's dead letters through its transform and into its sink, each once; or discard them.
+"""`leasehold dead-letters replay`: sends dead letters through their pipeline into its sink, each once; or discards them.
 
 It runs as a host of its own, on a copy of the pipeline with another name and feed. It ends once no letter is left that existed
 when it began.
@@ -26,9 +26,9 @@ from leasehold.service.wiring.build import pipeline_of, store_of
 
 
 async def check_pipeline_not_moved(settings: Settings, pipeline: Pipeline) -> None:
-    """That no copy has moved the leases: where they are now, other letters may have been replayed since.
+    """Check that no copy has moved the leases: at their new place, other letters may have been replayed since.
 
-    A pipeline that kept no dead letters then was moved without a replay. Raises GroupMoved, StartFailed, StoreError.
+    A pipeline that kept no dead letters at that time was moved without a replay. Raises GroupMoved, StartFailed, StoreError.
     """
     store = TimedStore(store_of(settings, [], creates=False), settings.leases.timing.call_timeout_s)
     try:
@@ -49,7 +49,7 @@ async def run_replay(
 ) -> tuple[int, int, Backlog | None]:
     """How many letters were sent through, how many of them are dead again, and what is left; as `leasehold.service.cli.run.run`.
 
-    discarded_to: as of `ReplayFeed`.
+    discarded_to: as for `ReplayFeed`.
     """
     made = pipeline_of(pipeline, settings.spark.make(), settings.leases.timing)
     await made.feed.close()
@@ -70,7 +70,7 @@ async def run_replay(
 def replay_of(
     pipeline: PipelineParts, partition: str | None, discarded_to: Mapping[str, str | None] | None = None
 ) -> PipelineParts:
-    """No guard: these events are dead already, and may well be so again."""
+    """The pipeline's replay. It has no guard: these events failed before, and may well fail again."""
     box, letters = pipeline.box, pipeline.letters
     assert isinstance(box, LetterBox), "only a pipeline with dead letters can replay them"
     assert isinstance(letters, DeadLetters)

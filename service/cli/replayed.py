@@ -1,4 +1,4 @@
-"""How far a pipeline's dead letters were replayed, as the leases of its replay and its sink have it."""
+"""How far a pipeline's dead letters were replayed, according to the leases of its replay and to its sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Compare = Callable[[str | None, str | None], int]
 
 
 async def read_replayed(settings: Settings, pipeline: Pipeline, compare: Compare) -> Replayed:
-    """compare: orders positions among the letters. Nothing is created. Never raises what outside calls raise."""
+    """compare: orders positions among the letters. Nothing is created. Never raises errors of outside calls."""
     if not settings.leases.is_shared:
         return Replayed({}, everything="`leases: {type: memory}` does not keep how far a replay got")
     try:
@@ -44,7 +44,7 @@ async def read_replayed(settings: Settings, pipeline: Pipeline, compare: Compare
 
 
 def furthest(lease: Lease, held: Standing | None, compare: Compare) -> str | None:
-    """A sink that holds positions is right, unless an operator has reset the lease since. Its lease may lag behind it."""
+    """A sink's position counts unless an operator has reset the lease since: the lease may lag behind the sink."""
     if held is None or held.generation < lease.generation or compare(held.position, lease.continuation) <= 0:
         return lease.continuation
     return held.position
@@ -63,7 +63,7 @@ async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str,
 
 
 async def _ask_sink(settings: Settings, pipeline: Pipeline, leases: list[Lease]) -> Mapping[str, Standing]:
-    """By partition. A replay that did not release its lease may have written more than its lease shows."""
+    """The sink's positions. A replay that did not release its lease may have written more than its lease shows."""
     letters = pipeline.letters
     sink: Sink = pipeline.make_sink(settings.leases.timing, letters=letters is not None)
     try:

@@ -39,7 +39,7 @@ CHOSEN_BY_USER = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 def use_thrifty_allocator(environment: Mapping[str, str] = os.environ) -> None:
-    """For the whole process, where Arrow has it here and the environment names no other."""
+    """For the whole process, if this build of Arrow has it and the environment names no other."""
     if ALLOCATOR in pa.supported_memory_backends() and CHOSEN_BY_USER not in environment:
         pa.set_memory_pool(pa.jemalloc_memory_pool())
 
@@ -49,7 +49,7 @@ OPEN_FILES = 65_536
 
 
 def allow_open_files() -> None:
-    """For the whole process, as many as the system permits; never fewer than before."""
+    """For the whole process, OPEN_FILES or as many as the system permits; never fewer than before."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
     if limit != resource.RLIM_INFINITY and limit < wanted:
@@ -60,15 +60,15 @@ def allow_open_files() -> None:
 COLLECTION_S_MAX = 0.02
 """What survives a full collection of garbage that took longer is frozen."""
 THAW_S = 3600.0
-"""After this, the next full collection looks at frozen objects again. Until then, it keeps garbage in cycles among them."""
+"""After this, the next full collection looks at frozen objects again. Until then, garbage in cycles among them stays."""
 
 
 @contextmanager
 def short_collections(clock: Callable[[], float]) -> Iterator[None]:
-    """Keeps full collections of garbage short, for the whole process: they look at frozen objects once an hour only.
+    """Keeps full collections of garbage short, for the whole process: they look at frozen objects only once an hour.
 
     A host with a thousand partitions has a million objects that live for ever. A collection that looks at all of them stops
-    every thread for a fifth of a second, and comes about once a minute.
+    every thread for a fifth of a second, and happens about once a minute.
     """
     began = thawed_at = clock()
 
@@ -96,7 +96,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def run(processor: ProcessorCore, api: Api, *, until_idle: bool, log: Log) -> Backlog | None:
-    """Until a signal, or (`until_idle`) until the whole group has nothing left to do; then the last look at the backlog.
+    """Run until a signal, or (`until_idle`) until the whole group has nothing left to do. Then return the last backlog.
 
     Raises StartFailed, GroupMismatch, DuplicateHost.
     """
@@ -149,7 +149,7 @@ async def wait_until_over(stop: asyncio.Event, processor: ProcessorCore, *, unti
 
 @asynccontextmanager
 async def run_processor(processor: ProcessorCore, stop: asyncio.Event) -> AsyncIterator[None]:
-    """The processor, started and in the end stopped; a stop that comes while it starts ends the start."""
+    """Start the processor, and stop it at the end; a stop during its start ends the start."""
     starting = asyncio.create_task(processor.start(), name="start")
     stopped = asyncio.create_task(stop.wait(), name="stop")
     try:
@@ -186,7 +186,7 @@ async def serve_api(
 
 
 def add_metrics(processor: ProcessorCore, settings: Settings, *, host: str, log: Log) -> None:
-    """Send what /metrics answers by OTLP too, if that is configured. Raises StartFailed."""
+    """If it is configured, send what /metrics answers by OTLP, too. Raises StartFailed."""
     metrics = Metrics(processor.host, partitions_max=settings.api.metrics_partitions)
 
     async def read() -> list[Figure]:
@@ -210,12 +210,12 @@ def access_of(api: Api) -> Access:
 
 
 SENT_TWICE_S = 0.5
-"""A second signal so soon is the first one again: `timeout` and others send it to a process, and to its group."""
+"""The same signal within this time is the first one again: `timeout` and others send it to a process, and to its group."""
 
 
 @contextmanager
 def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Signals ask for `stop`; a second one ends the process at once, leases and all."""
+    """The first signal calls `stop`; a second one ends the process at once, without releasing leases."""
     loop = asyncio.get_running_loop()
     first: tuple[int, float] | None = None
 

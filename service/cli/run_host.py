@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def run_host(settings: Settings, *, until_idle: bool) -> None:
-    """Until Ctrl-C or SIGTERM, or (`until_idle`) until the whole group has nothing left to do.
+    """Run a host until Ctrl-C or SIGTERM, or (`until_idle`) until the whole group has nothing left to do.
 
     Ends the process with a message and an exit code if it fails, or if a partition cannot continue.
     """
     with named(settings) as name:
 
         async def work() -> tuple[ProcessorCore, Backlog | None]:
-            with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
+            with settings.starting_spark() as engine:  # takes longer to start than the imports within
                 with importing():
                     from leasehold.service.cli.run import add_metrics
                     from leasehold.service.cli.run import run as run_processor
@@ -52,7 +52,7 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
 
 
 def _print_summary(processor: ProcessorCore, last: Backlog | None) -> None:
-    """For people. With a JSON log only the log has it, because a program may read both from one stream."""
+    """For people. With a JSON log, only the log has the summary, because a program may read both from one stream."""
     from leasehold.service.stats import summary_lines
 
     unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}

@@ -45,7 +45,7 @@ def leases_table(
     unreadable: Iterable[LeaseKey] = (),
     held_up: Mapping[LeaseKey, Sequence[Standstill]] = NOTHING,
 ) -> Table:
-    """unreadable: those whose documents cannot be read. held_up: why others stand still."""
+    """unreadable: leases whose documents cannot be read. held_up: why others stand still."""
     table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
     for status in leases:
         lease = status.lease
@@ -105,7 +105,7 @@ def _age(seconds: float | None) -> str:
 
 
 def lag_fields(one: PartitionLag) -> dict[str, object]:
-    """A partition's lag, as `lag --json` has it."""
+    """A partition's lag, as `lag --json` prints it."""
     fields = asdict(one)
     del fields["waited_s"], fields["position"], fields["early_s"]
     return fields
@@ -169,7 +169,7 @@ def reasons(held_up: Mapping[LeaseKey, Sequence[Standstill]]) -> list[str]:
 
 
 def held_up_fields(failure: FailureStatus | None, held_up: Sequence[Standstill]) -> dict[str, object]:
-    """Why a partition stands still, as --json has it."""
+    """Why a partition stands still, as --json prints it."""
     return {
         "failing": None if failure is None else fields_of(failure, "pipeline", "partition", "position"),
         "held_up": [{"kind": each.kind, "why": each.why} for each in held_up],
@@ -179,7 +179,7 @@ def held_up_fields(failure: FailureStatus | None, held_up: Sequence[Standstill])
 def lease_fields(
     status: LeaseStatus, failure: FailureStatus | None = None, held_up: Sequence[Standstill] = ()
 ) -> dict[str, object]:
-    """One lease, whole, as `leases show` prints it."""
+    """One lease in full, as `leases show` prints it."""
     lease = status.lease
     return {
         "pipeline": lease.pipeline,
@@ -202,12 +202,12 @@ def lease_fields(
 
 
 def unreadable_fields(key: LeaseKey, why: str) -> dict[str, object]:
-    """A lease whose document cannot be read, as `leases list --json` has it."""
+    """A lease whose document cannot be read, as `leases list --json` prints it."""
     return {"pipeline": key.pipeline, "partition": key.partition, "state": "unreadable", "error": why}
 
 
 def body_fields(body: bytes | None) -> dict[str, str | None]:
-    """An event's body as JSON has it: `body` if it is text, else `body_base64`."""
+    """An event's body for JSON: `body` if it is text, else `body_base64`."""
     try:
         return {"body": None if body is None else body.decode()}
     except UnicodeDecodeError:
@@ -235,7 +235,7 @@ def _table(*columns: str) -> Table:
 
 
 def _add_row(table: Table, *cells: str) -> None:
-    """As they are: a name may hold what rich takes for markup, and what would move a terminal's cursor."""
+    """Add cells as they are: a name may contain what rich takes for markup, or what would move a terminal's cursor."""
     table.add_row(*(Text(cell if cell.isprintable() else json.dumps(cell)) for cell in cells))
 
 

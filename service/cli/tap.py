@@ -41,7 +41,7 @@ class TapRequest:
 
 
 def show_tap(api: Api, wanted: TapRequest, *, as_json: bool, url: str | None, token_file: Path | None) -> None:
-    """Until the host ends it, or Ctrl-C. Exits with a message if that host cannot or may not show it."""
+    """Show a tap until the host ends it, or Ctrl-C. Exits with a message if the host cannot show it, or refuses."""
     token = _read_token(token_file or api.operators)
     left_out: Mapping[str, int] = {}
     why, shown = "interrupted", 0

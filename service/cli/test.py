@@ -1,4 +1,4 @@
-"""`leasehold test`: the cases of a configuration, each through its pipeline, and with --kill through hosts that die."""
+"""`leasehold test`: run the cases of a configuration, each through its pipeline, and with --kill in hosts that die."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CaseVerdict:
 @click.argument("cases", nargs=-1, type=PathName(path_type=Path, dir_okay=False))
 @click.option("--pipeline", help="Only the cases of this one.")
 @click.option("--kill", is_flag=True, help="Also kill hosts at every crash point, and compare what they leave behind.")
-@click.option("--seed", type=int, default=1, show_default=True, help="With --kill: of the places where events are cut.")
+@click.option("--seed", type=int, default=1, show_default=True, help="With --kill: the seed for where events are cut.")
 @click.option(
     "--dsn",
     envvar=DSN,
@@ -69,7 +69,7 @@ def run_tests(
     master: str | None,
     junit: Path | None,
 ) -> None:
-    """Run the cases of FILE: events through its pipelines, into memory. By default they are in the file beside it that ends with
+    """Run the cases of FILE: events through its pipelines, into memory. By default they are in the file next to it that ends with
     .cases.yaml.
 
     Feeds, sinks and lease stores are not used, and their secrets need not be set. With --kill, output goes into scratch
@@ -116,7 +116,7 @@ def run_tests(
 
 
 def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool) -> tuple[Settings, list[PlacedCase]]:
-    """With only those pipelines that have cases; or fail."""
+    """The settings, with only the pipelines that have cases, and the cases; or fail."""
     from leasehold.pipeline.imports import search_in
     from leasehold.service.cases.model import SUFFIX, cases_beside, load_cases, load_settings
     from leasehold.service.errors import ConfigurationError
@@ -169,7 +169,7 @@ def _say(text: str) -> None:
 
 
 def _about(placed: PlacedCase, kills: Kills | None) -> Kills | None:
-    """Its progress with the name of the case."""
+    """Kills that report their progress with the name of the case."""
     from dataclasses import replace
 
     if kills is None:
@@ -212,7 +212,7 @@ def _write_junit(path: Path, verdicts: Sequence[CaseVerdict]) -> None:
 
 
 def _xml_text(text: str) -> str:
-    """With escapes for characters that no XML document may contain. Pure."""
+    """The text, with escapes for characters that no XML document may contain. Pure."""
     return _NOT_XML.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 

@@ -1,8 +1,8 @@
-"""The dashboard: one page of plain HTML, CSS and JavaScript modules, served as it lies here by any host.
+"""The dashboard: one page of plain HTML, CSS and JavaScript modules, which any host serves unchanged.
 
 It holds no data: its scripts ask the API, with the token that their reader typed, so the files themselves need no protection.
 Nothing comes from elsewhere, and `POLICY` has the browser refuse whatever would: inline scripts and styles, other origins, and
-text made into markup (Trusted Types), wherever a name out of a document might try.
+text made into markup (Trusted Types), in case a name in a document tries that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class File:
 
 
 def path_of(name: str) -> str:
-    """Where the API serves it."""
+    """The path at which the API serves a file."""
     return "/" if name == "index.html" else f"/dashboard/{name}"
 
 
@@ -37,7 +37,7 @@ PATHS = frozenset(map(path_of, NAMES))
 
 
 def files() -> Mapping[str, File]:
-    """By path."""
+    """The files, by path."""
     folder = resources(__name__)
     return {
         path_of(name): File(folder.joinpath(name).read_bytes(), MEDIA_TYPES[name.rpartition(".")[2]]) for name in NAMES

@@ -10,18 +10,18 @@ import * as tables from "./tables.js";
 
 const EVERY_MS = { group: 2000, batches: 3000, lag: 5000, lines: 2000 };
 const RETRY_MAX_MS = 5000;
-const COST = 8; // the page waits so many times as long as an answer took, so it sends fewer requests about a large group
+const COST = 8; // the page waits this many times as long as an answer took, so it sends fewer requests about a large group
 const BATCHES = 25;
 
 const model = emptyModel();
 const health = { refused: null, since: null, updated: null, failures: 0, tookMs: 0 }; // tookMs: of the last load
-const drawings = { page: [], map: [] }; // milliseconds of the last ones, for measurements: window.leasehold
+const drawings = { page: [], map: [] }; // milliseconds of the last drawings, for measurements: window.leasehold
 let only = null;
 let asking = false;
 
 // Asking
 
-/** Everything. Later changes arrive as events, or by loading again. */
+/** Loads everything. Later changes arrive as events, or by loading again. */
 async function load() {
   const began = performance.now();
   const asked = Promise.all([api.get("/api/pipelines"), api.get("/api/hosts"), api.leases()]);
@@ -55,7 +55,7 @@ async function follow(signal) {
   return isTold;
 }
 
-/** The group: by events if the host sends them, else by polling. */
+/** Follows the group: by events if the host sends them, else by polling. */
 async function watchGroup() {
   for (;;) {
     await visible();
@@ -80,7 +80,7 @@ async function repeat(name, task) {
   }
 }
 
-/** The rest of the page works without these. A lag that cannot be determined is shown as unknown. */
+/** The rest of the page works without lag and batches. A lag that cannot be determined is shown as unknown. */
 async function askLag() {
   const report = await api.get("/api/lag?partly=true").catch(unanswered);
   if (report) takeLag(model, report);
@@ -216,7 +216,7 @@ function status() {
   byId("status").dataset.state = refused ? "away" : updated ? "live" : "waiting";
   text(byId("status-text"), refused ? (refused.status === 401 ? "A token is needed" : "Not up to date") : updated ? `Live, ${time(updated)}` : "Asking the API");
   shownIf(byId("away"), isAway);
-  if (isAway) text(byId("away"), `The API is away since ${time(since)}: ${named(refused.message)}. The page shows the last known state${updated ? `, of ${time(updated)}` : ""}, and retries automatically.`);
+  if (isAway) text(byId("away"), `The API has been away since ${time(since)}: ${named(refused.message)}. The page shows the last known state${updated ? `, of ${time(updated)}` : ""}, and retries automatically.`);
   text(byId("token-open"), api.token.get() ? "Token is set" : "Token");
   const live = model.hosts.filter((host) => host.live !== false).length;
   document.title = refused ? "(!) Leasehold" : `Leasehold · ${live} hosts · ${model.leases.size} leases`;

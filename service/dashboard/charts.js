@@ -3,10 +3,10 @@
 import { attribute, brief, h, rate, shownIf, svg, text } from "./dom.js";
 
 const SIZE = 1000; // the drawing is stretched to its place, and lines keep their width (vector-effect)
-const MINUTES = [1, 2, 5, 10]; // the spans of a chart: it takes the least that holds all known values
+const MINUTES = [1, 2, 5, 10]; // the spans of a chart: it uses the shortest that holds all known values
 const GAP_MS = 30000; // the page slept, or the API was away: no line across
 
-/** The least round number that is not below the value. */
+/** The smallest round number that is not below the value. */
 export function roundedUp(value) {
   if (value <= 4) return 4;
   const power = 10 ** Math.floor(Math.log10(value));

@@ -1,4 +1,4 @@
-// All of one lease, with the actions of an operator, and the questions before each action.
+// All about one lease, with an operator's actions, and the questions before each action.
 
 import { lease as fetchLease, leasePath, operate, Refused, segment, token } from "./api.js";
 import { bdi, byId, count, h, named } from "./dom.js";
@@ -11,7 +11,7 @@ const tokens = byId("token");
 
 // Tokens
 
-/** Asks for a token, and shows why. Resolves to whether one was given. One question at a time. */
+/** Requests a token from the user, and shows why. Resolves to whether one was given. One dialog at a time. */
 export function askForToken(why) {
   byId("token-why").textContent = why;
   if (tokens.open) return Promise.resolve(false);
@@ -37,7 +37,7 @@ byId("token-forget").addEventListener("click", () => {
 
 // Acting
 
-/** Does it. If the token is missing or not an operator's, asks for one and retries once. Throws Refused. */
+/** Performs an action. If the token is missing or not an operator's, asks for one and retries once. Throws Refused. */
 export async function acted(action) {
   try {
     return await action();
@@ -134,7 +134,7 @@ function facts(lease, failure) {
 const names = (partitions) => (partitions.length ? h("span", {}, ...partitions.flatMap((name, i) => [i ? ", " : "", bdi(name)])) : null);
 
 function actions(lease, perform, around) {
-  if (lease.state === "closed" && lease.children.length) return h("p", { class: "note" }, "Its partition has ended; there is nothing to do to it.");
+  if (lease.state === "closed" && lease.children.length) return h("p", { class: "note" }, "Its partition has ended; there is nothing to do.");
   const { pipeline, partition } = lease;
   const move = h("button", { type: "button", class: "quiet", onclick: () => reset(lease, perform) }, "Reset position …");
   if (lease.state === "closed") return h("div", { class: "actions" }, h("p", { class: "note" }, "An operator closed it: no host reads its partition. A reset opens it."), h("div", { class: "action" }, move));
@@ -153,14 +153,14 @@ function actions(lease, perform, around) {
     h("h3", {}, "Operate"),
     others.length
       ? h("div", { class: "action" }, h("label", {}, "To ", to), h("button", { type: "button", class: "quiet", onclick: handOver }, "Hand over"))
-      : h("p", { class: "note" }, "No other host is alive that it could be handed over to."),
+      : h("p", { class: "note" }, "No other live host could take it over."),
     h("div", { class: "action" },
       h("button", { type: "button", class: "quiet", disabled: lease.owner === null, onclick: release }, "Release …"),
       h("button", { type: "button", class: "quiet", onclick: close }, "Close lease …"),
       move));
 }
 
-/** Under the ETag that was shown: a lease that has changed meanwhile is not reset. */
+/** Resets under the ETag that was shown: a lease that has changed meanwhile is not reset. */
 async function reset(lease, perform) {
   const { pipeline, partition, etag } = lease;
   const field = h("label", { class: "field" }, "New position ", h("input", { name: "to", required: true, autocomplete: "off", spellcheck: "false", list: "positions", placeholder: "earliest, latest, a time, or a position" }));

@@ -16,7 +16,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Writes only what changed: a page that rewrites itself every second loses selections, and its browser's time. */
+/** Writes only what changed: a page that rewrites itself every second loses selections, and wastes the browser's time. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
 }
@@ -60,7 +60,7 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 const times = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const moments = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
-/** A name as one can see it: control characters, and those that turn the direction of writing, would hide what it is. */
+/** A name in visible characters: control characters, and those that change the direction of writing, would hide what it is. */
 export const named = (name) => (name === "" ? "(empty)" : name.replace(CONTROLS, "\ufffd"));
 export const bdi = (name) => h("bdi", { class: "name", title: named(name) }, named(name));
 export const count = (value) => (value == null ? "–" : numbers.format(value));

@@ -1,4 +1,4 @@
-// The map of leases: every lease is a cell, coloured by its owner or by its lag. Drawn on a canvas, whole, at every change:
+// The map of leases: every lease is a cell, coloured by its owner or by its lag. It is drawn on a canvas, as a whole, at every change:
 // four thousand rectangles cost a few milliseconds, four thousand elements a layout.
 
 import { age, named, plural } from "./dom.js";
@@ -8,10 +8,10 @@ import { fillOf, heatOf, lookOf } from "./palette.js";
 const LABEL = 26; // above a pipeline's cells
 const BELOW = 14;
 const TILE = { width: 168, height: 54, gap: 8 };
-const TILES_MAX = 40; // so many leases have room for their names
+const TILES_MAX = 40; // this many leases have room for their names
 const CELL = { min: 7, max: 26 };
 const AREA = 400; // about how high the cells of all pipelines may be
-const MARGIN = 5; // around it all, for rings; the style sheet takes it back
+const MARGIN = 5; // around the whole map, for rings; the style sheet cancels it
 const MOVED_MS = 1600;
 const FRAME_MS = 50; // enough for a ring that fades
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -65,7 +65,7 @@ export class LeaseMap {
     this.plan = { height: 0, cells: [], labels: [], step: { x: 1, y: 1 } };
     this.places = new Map(); // key -> index of its cell
     this.colour = "owner";
-    this.only = null; // the host that is held against the light
+    this.only = null; // the only host whose leases are highlighted
     this.cursor = -1;
     this.asked = 0;
     new ResizeObserver(([entry]) => this.#resized(Math.floor(entry.contentRect.width))).observe(root);
@@ -159,7 +159,7 @@ export class LeaseMap {
     context.fillRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
   }
 
-  /** A cell's body shows owner and state. Coloured by lag, a closed or unread partition has no body. */
+  /** A cell's body shows owner and state. If the map is coloured by lag, a closed or unread partition has no body. */
   #fill(lease, x, y, w, h, key) {
     const { context, ink } = this;
     if (lease.state === "closed") return this.#dot(x + w / 2, y + h / 2, Math.max(1, w / 8));

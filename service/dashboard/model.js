@@ -4,7 +4,7 @@ import { age } from "./dom.js";
 
 const HISTORY_MS = 10 * 60 * 1000;
 const MOVES_KEPT = 200;
-const RATE_MS = 20000; // a rate is of so long, or of the time between two heartbeats
+const RATE_MS = 20000; // a rate is over this long, or over the time between two heartbeats
 const SAMPLE_MS = 900;
 const STALE_MS = 5000;
 const order = new Intl.Collator("en", { numeric: true });
@@ -33,7 +33,7 @@ export function emptyModel() {
 
 // Leases
 
-/** Takes in all leases; returns the moves since the last time, those of one pipeline from one host to another as one. */
+/** Takes in all leases; returns the moves since the last time. Those of one pipeline from one host to another are one move. */
 export function takeLeases(model, told, now) {
   const before = model.leases;
   const items = told.map((lease) => newest(model, lease, now));
@@ -51,7 +51,7 @@ export function takeLeases(model, told, now) {
   return moves;
 }
 
-/** As the pipelines are configured, which mostly is how events flow through them. */
+/** A pipeline's place in the configuration, whose order mostly is how events flow through the pipelines. */
 const rank = (model, pipeline) => model.pipelines.findIndex(({ name }) => name === pipeline);
 
 export function changeLeases(model, { items, gone }, now) {
@@ -90,7 +90,7 @@ export function countStates(model) {
 
 // Hosts
 
-/** Takes in all hosts. A heartbeat is judged as hosts judge each other: by its move, on one's own clock. */
+/** Takes in all hosts. A heartbeat is seen when its tick rises, at that moment of this page's own clock. */
 export function takeHosts(model, items, now) {
   const names = new Set(items.map((host) => host.name));
   for (const name of model.heard.keys()) if (!names.has(name)) model.heard.delete(name);
@@ -103,7 +103,7 @@ export function changeHosts(model, { items, gone }, now) {
   takeHosts(model, [...model.hosts.filter((host) => !names.has(host.name)), ...items], now);
 }
 
-/** at: when it was seen to move last; null: not yet. samples: what it had delivered when, oldest first, of the last while. */
+/** at: when the heartbeat was last seen to change; null: not yet. samples: recent totals with their times, oldest first. */
 function heard(last, host, now) {
   const sample = { at: now, totals: new Map(host.totals.map((each) => [each.pipeline, each])) };
   const next = { tick: host.tick, started: host.started_at };
@@ -119,7 +119,7 @@ function heard(last, host, now) {
 
 const isBehind = (totals, last) => [...last].some(([name, { events }]) => (totals.get(name)?.events ?? 0) < events);
 
-/** Events a second of one host and one pipeline, or all; null before its second heartbeat. */
+/** Events per second of one host, in one pipeline or all; null before its second heartbeat. */
 export function hostRate(model, host, pipeline) {
   const samples = model.heard.get(host)?.samples ?? [];
   if (samples.length < 2) return null;
@@ -167,7 +167,7 @@ export function takeLag(model, report) {
     }
 }
 
-/** How old the oldest event is that waits, of one pipeline or of all: "oldest 2.8 s". "" if none is known to wait. */
+/** The age of the oldest waiting event, of one pipeline or of all: "oldest 2.8 s". "" if none is known to wait. */
 export function oldest(model, name) {
   const found = name === undefined ? model.lag : model.lag?.pipelines.find((pipeline) => pipeline.name === name);
   return found?.seconds ? `oldest ${age(found.seconds)}` : "";

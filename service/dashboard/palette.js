@@ -66,7 +66,7 @@ function tileOf({ colour, pattern }, surface, scale) {
 
 const STROKES = ["", "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", "M2 3h2M3 2v2", "M0 3h6M3 0v6"];
 
-/** The same as a small picture beside a name. */
+/** The same as a small picture next to a name. */
 export function swatch(name) {
   const picture = svg("svg", { class: "swatch", viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" });
   const body = svg("rect", { width: 12, height: 12, rx: 2 });
@@ -82,5 +82,5 @@ export function swatch(name) {
   return [picture, update];
 }
 
-/** Drawn twice as large: the picture is two tiles wide, and lines have to be seen. */
+/** Drawn twice as large: the picture is two tiles wide, and lines have to be visible. */
 const doubled = (pattern) => STROKES[pattern].replace(/-?\d+/g, (number) => String(Number(number) * 2));

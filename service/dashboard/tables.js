@@ -62,7 +62,7 @@ export function legend(model, only, choose) {
   keyed(byId("legend"), [...owners].sort(([a], [b]) => (a < b ? -1 : 1)), ([name]) => name, ([name]) => {
     const [picture, paint] = swatch(name);
     const number = h("span", { class: "note" });
-    const button = h("button", { type: "button", class: "host", title: "Show this host's leases alone", onclick: () => choose(name) }, picture, bdi(name), number);
+    const button = h("button", { type: "button", class: "host", title: "Show only this host's leases", onclick: () => choose(name) }, picture, bdi(name), number);
     return [button, ([, leases]) => {
       paint(name);
       text(number, count(leases));

@@ -45,7 +45,7 @@ class LeaseTransition:
 
 
 async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> LeaseTransition:
-    """Taken from its owner, position kept. Raises NotNow, StoreError, InvalidDocument."""
+    """Take a lease from its owner, and keep its position. Raises NotNow, StoreError, InvalidDocument."""
 
     async def revoke(lease: Lease) -> Lease:
         return _revoked(_opened(lease))
@@ -69,12 +69,12 @@ async def hand_over_lease(
 
 
 async def pause_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
-    """The order that holds now, and whether it is new. Raises StoreError."""
+    """Pause a pipeline. Returns the order that now applies, and whether it is new. Raises StoreError."""
     return await _order(keeper, Control(pipeline=pipeline, paused=True, by=by, at=at))
 
 
 async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
-    """As `paused`."""
+    """As `pause_pipeline`."""
     return await _order(keeper, Control(pipeline=pipeline, paused=False, by=by, at=at))
 
 
@@ -123,25 +123,25 @@ def _promised(lease: Lease, to: str) -> Lease:
 
 
 def _check_taker(pipeline: str, to: str, hosts: Mapping[str, HostStatus]) -> None:
-    """Raises NotNow if the host would never come for the lease."""
+    """Raises NotNow if the host would never take the lease."""
     if (host := hosts.get(to)) is None:
         raise NotNow(f"there is no host '{to}'; there are: {', '.join(sorted(hosts)) or 'none'}")
     if host.is_live is False:
-        raise NotNow(f"host '{to}' has not moved for a lease duration: name one that is alive")
+        raise NotNow(f"host '{to}' has shown no heartbeat for a lease duration: name one that is alive")
     if host.is_draining:
         raise NotNow(f"host '{to}' is draining: it releases its leases, and takes none")
     if pipeline not in host.pipelines:
         raise NotNow(f"host '{to}' does not run pipeline '{pipeline}': name one that does")
 
 
-# Closing the leases of partitions that are done, as files are that were processed (docs/protocol.md, Closing by an operator).
+# Closing the leases of partitions that are done, such as processed files (docs/protocol.md, Closing by an operator).
 #
 # Only a person knows that a file is complete. So only an operator closes a lease, and not while events are left. A reset opens
 # the lease again.
 
 
 CALL_S = 10.0
-"""How long feed and sink may take to say how many events are left."""
+"""How long feed and sink may take to report how many events are left."""
 SKIP = "to close it all the same, skip them: --skip-rest (by REST `skip_rest`)"
 
 
@@ -164,7 +164,7 @@ class ClosedLease:
 
 
 async def list_partitions(pipeline: PipelineParts) -> list[Partition]:
-    """Raises FeedError."""
+    """The partitions of the pipeline's feed. Raises FeedError."""
     try:
         async with asyncio.timeout(CALL_S):
             return [Partition(*partition) for partition in await pipeline.feed.partitions()]
@@ -256,7 +256,7 @@ def refusal(lease: Lease, rest: Rest, *, finishes: bool, skip_rest: bool) -> str
 
 
 def cleared_after_s(timing: Timing) -> float:
-    """How long after a partition has gone hosts delete its document, unless it is a tombstone."""
+    """Hosts delete a partition's lease, unless it is a tombstone, this long after the partition has gone."""
     return DEAD_AFTER * timing.patience_s
 
 

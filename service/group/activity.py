@@ -1,7 +1,7 @@
 """A host's report of its work to the others: the `activity` field of its host document, for people.
 
-Any host answers for the whole group, and this is how it knows what the others did last. Written bounded, since the document is
-written as often as a lease is renewed; read as untrusted data, since anyone may have written it. Nothing is decided by it.
+Any host answers for the whole group, and this is how it knows what the others did last. Its size is bounded, because the document
+is written as often as a lease is renewed. It is untrusted, because anyone may have written it. No decision depends on it.
 
     host = Host(..., activity=reporter(clock, now=lambda: datetime.now(UTC)))
 """
@@ -43,9 +43,9 @@ from leasehold.service.lag.metered import decoded_lags, encoded_lags
 from leasehold.service.stats import Delivery, Stats
 
 ERROR_BYTES_LEAST = 120
-"""Errors are cut down to this where so many partitions fail that they would not all have room otherwise."""
+"""If so many partitions fail that their errors do not all have room, errors are cut, but to no less than this."""
 FAILURE_BYTES = 300
-"""What a failure takes in the document besides its error, if names and positions are of usual length."""
+"""What a failure takes in the document in addition to its error, if names and positions are of usual length."""
 CUT = "..."
 SECTIONS = ("failures", "waiting", "totals", "lags", "batches")
 BY_HOST = ("failures", "batches")
@@ -64,9 +64,9 @@ class Activity:
     failing: Count = 0
     """How many partitions fail, which may be more than `failures` has room for."""
     suspended: Count = 0
-    """How many of its leases it does not trust now."""
+    """How many of its leases the host does not trust now."""
     suspensions: Count = 0
-    """How often that happened since it started."""
+    """How often leases were suspended since the host started."""
     executors_wait: ExecutorsWaitStatus | None = None
     """None while no job waits for executors."""
     at: Moment | None = None
@@ -79,12 +79,12 @@ _ACTIVITY = TypeAdapter(Activity)
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host, int], Mapping[str, object]]:
-    """What a Host is given as its `activity`. clock: the host's own; now: wall clock, aware."""
+    """The argument `activity` of a Host. clock: the host's own; now: wall clock, aware."""
     return lambda host, room: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()), room)
 
 
 def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
-    """now (aware) and monotonic_s (the host's clock): the same moment on both, to convert one to the other."""
+    """What the host is doing. now (aware) and monotonic_s (the host's clock): one moment on both clocks, to convert times."""
 
     def wall(clock_s: float) -> datetime:
         return now + timedelta(seconds=clock_s - monotonic_s)
@@ -106,7 +106,7 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
 
 
 def activity_document(activity: Activity, room: int) -> Mapping[str, object]:
-    """At most so many bytes as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
+    """At most `room` bytes as JSON. Failures get room first, then waiting, totals, lags, and the newest batches."""
     document: dict[str, object] = {
         "failing": activity.failing,
         "suspended": activity.suspended,
@@ -205,7 +205,7 @@ def _executors_wait(host: Host, now: datetime) -> ExecutorsWaitStatus | None:
 
 
 def position_of(continuation: str | None) -> str:
-    """As `FailureStatus.position` has it."""
+    """A position for `FailureStatus.position`: cut if it is long, and empty for the feed's beginning."""
     return cut(continuation or "", POSITION_BYTES_MAX)
 
 
@@ -230,5 +230,5 @@ def _fitting(entries: Iterable[dict[str, object]], room: int) -> Iterator[dict[s
 
 
 def _size(value: object) -> int:
-    """In bytes, as a host document holds it, with the comma behind it."""
+    """In bytes, as a host document holds it, with the comma after it."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) + 1

@@ -23,7 +23,7 @@ Step = Literal["copy", "continue", "release", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The lease stores. is_unique: whether no other one has the target's name."""
+    """The lease stores. is_unique: whether no other store has the target's name."""
 
     source: str
     target: str
@@ -32,7 +32,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """All those of one pipeline. order: an operator's, or the mark of a copy."""
+    """All documents of one pipeline. order: an operator's, or the mark of a copy."""
 
     pipeline: str
     info: Stored | None = None
@@ -51,12 +51,12 @@ class Documents:
 
     @property
     def by_id(self) -> Mapping[str, Stored]:
-        """Those that are copied. An order is not: the mark has its place."""
+        """The documents that are copied. An order is not copied: the mark takes its place."""
         return {stored.id: stored for stored in ((() if self.info is None else (self.info,)) + self.leases)}
 
 
 async def read_documents(store: LeaseStore, pipeline: str) -> Documents:
-    """Empty if there is no container. Raises InvalidDocument for an order that cannot be read, StoreUnavailable."""
+    """Empty if there is no container. Raises StoreUnavailable, and InvalidDocument for an order that cannot be read."""
     try:
         leases = await store.list(lease_prefix(pipeline))
         info, order = await read_document(store, info_id(pipeline)), await read_document(store, control_id(pipeline))
@@ -78,7 +78,7 @@ async def read_document(store: LeaseStore, id: str) -> Stored | None:
 def wanted_in(source: Documents) -> dict[str, str]:
     """Id -> body of each document in the target: leases without an owner, with their epochs, generations and lineage.
 
-    Raises InvalidDocument for one that cannot be read: it may hold the only position of its partition.
+    Raises InvalidDocument for a lease that cannot be read, because it may hold the only position of its partition.
     """
     wanted = {} if source.info is None else {source.info.id: source.info.body}
     if source.info is not None:
@@ -94,7 +94,7 @@ def _lease(stored: Stored, pipeline: str) -> Lease:
 
 
 def is_same(id: str, a: str, b: str) -> bool:
-    """Whether two bodies of a document mean the same. Stores may change its text, and Cosmos DB adds a field of .NET's."""
+    """Whether two bodies of a document mean the same. Stores may change its text; that of Cosmos DB adds a field of .NET's."""
     if a == b:
         return True
     if "/leases/" not in id:
@@ -124,7 +124,7 @@ def step_of(source: Documents, target: Documents, names: Names) -> Step:
 
 
 def _are_of_one_copy(move: Move | None, theirs: Move) -> bool:
-    """theirs: the target's. If both configurations name one store, it is the mark of that as a source."""
+    """theirs: the target's mark. If both configurations name one store, it is that store's mark as a source."""
     return move is not None and move.copy == theirs.copy and theirs.side == "target"
 
 
@@ -141,7 +141,7 @@ def _step_without_mark(source: Documents, target: Documents, names: Names) -> St
 
 
 def _step_of_mark(source: Documents, order: Control, move: Move, target: Documents, names: Names) -> Step:
-    """What is left to do if the source alone has a mark."""
+    """What is left to do if only the source has a mark."""
     if move.other != names.target:
         raise NotNow(move.why(source.pipeline, order.at))
     if move.state == "done":
@@ -161,7 +161,7 @@ def _step_of_mark(source: Documents, order: Control, move: Move, target: Documen
 
 
 def _has_continued(source: Documents, target: Documents) -> bool:
-    """Whether the target has each lease of the source, as it is there or ahead of that: neither number ever decreases."""
+    """Whether the target has each lease of the source, at the same or a higher (generation, epoch), which never decreases."""
     there = target.by_id
     for stored in source.leases:
         ours = decode_lease(stored.id, stored.body)
@@ -174,7 +174,7 @@ def _has_continued(source: Documents, target: Documents) -> bool:
 def step_of_replay(source: Documents, target: Documents, names: Names, *, pipeline: Step) -> Step:
     """As `step_of`, for the leases of a replay. pipeline: what is left to do for the leases of its pipeline.
 
-    If the pipeline keeps dead letters only since it was copied, those of the target are the later ones.
+    If the pipeline has kept dead letters only since it was copied, the target's leases of the replay are the later ones.
     """
     is_copied = pipeline in ("release", "nothing")
     if is_copied and source.move is None and (not source.leases or not target.are_missing):
@@ -183,7 +183,7 @@ def step_of_replay(source: Documents, target: Documents, names: Names, *, pipeli
 
 
 def require_not_ahead(there: Stored, wanted: str, target_name: str) -> None:
-    """That the target's lease, which another process made under the mark, was never worked on. Raises NotNow."""
+    """Check that no host has worked on the target's lease, which another process made under the mark. Raises NotNow."""
     if "/leases/" not in there.id:
         return
     theirs, ours = _without_origin(there.id, there.body), decode_lease(there.id, wanted)
@@ -195,7 +195,7 @@ def require_not_ahead(there: Stored, wanted: str, target_name: str) -> None:
 
 
 def require_unused(there: Stored, target_name: str) -> None:
-    """That a lease which the source lacks was never owned, so that it may be removed. Raises NotNow."""
+    """Check that a lease which the source lacks was never owned, so that it may be removed. Raises NotNow."""
     lease = _without_origin(there.id, there.body)
     if lease is not None and lease.epoch:
         raise NotNow(

@@ -47,7 +47,7 @@ class Writes:
         self._clock = clock
 
     async def put(self, document: str, body: str, etag: str | None) -> None:
-        """Create the document, or replace the version `etag`. If it is found as wanted, that counts.
+        """Create the document, or replace the version `etag`. A document that already has the wanted contents counts, too.
 
         Raises StoreError: StoreConflict if another process has written it.
         """
@@ -84,7 +84,7 @@ class Writes:
     async def run_all(
         self, items: Sequence[T], step: Callable[[T], Coroutine[Any, Any, None]], progress: ProgressReport
     ) -> None:
-        """In portions, because each item has a task. Raises the first error; what was written stays."""
+        """Run the step for all items, in portions, because each has a task. Raises the first error; what was written stays."""
         for first in range(0, len(items), AT_ONCE_MAX):
             portion = items[first : first + AT_ONCE_MAX]
             await run_side_by_side(portion, step, doing="writing", then=lambda item, result: progress.advance())

@@ -1,14 +1,14 @@
-"""What `leasehold leases copy` does: the leases of a stopped group into another lease store, so that none is in use twice.
+"""How `leasehold leases copy` copies the leases of a stopped group into another lease store, so that none is in use twice.
 
     watch both stores for live hosts; read and compare                    nothing is written yet
     mark the source, and then the target: no host works on either         leasehold.leases.moves
-    write each lease of the source once more                              a host that was frozen cannot write it any more
+    write each lease of the source once more                              a host that was frozen can no longer write it
     copy what the target lacks, read both stores again
     mark the source as done, and lift the mark of the target
 
-It can die at any point. The marks show the next run how far it was, and each step has the same result if it is repeated.
+It can die at any point. The marks show the next run how far it got, and each step has the same result if it is repeated.
 
-The leases of a pipeline's replay move with it: they show which dead letters are done. It is marked before it has any.
+The leases of a pipeline's replay move with it: they show which dead letters are done. A replay is marked even without leases.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class _Found:
 async def plan_copy(
     source: Place, target: Place, pipelines: Sequence[str], *, replayed: Collection[str] = (), clock: Clock, say: Say
 ) -> CopyReport:
-    """What is left to do. Writes nothing, and waits where hosts may be alive.
+    """What is left to do. Writes nothing, and waits if hosts may be alive.
 
-    replayed: those of the pipelines that keep dead letters.
+    replayed: the pipelines that keep dead letters.
 
     Raises NotNow if a host is alive, or the target has other leases; InvalidDocument, StoreMissing, StoreUnavailable.
     """
@@ -117,15 +117,15 @@ async def copy_group(
 
 
 def _report(steps: Sequence[PipelineCopy], written: int = 0) -> CopyReport:
-    """Without replays that have no leases: what is left to do for them is left to do for their pipelines too."""
+    """Leave out replays without leases: what is left to do for them is left to do for their pipelines, too."""
     shown = (each for each in steps if each.leases or not each.pipeline.endswith(REPLAY))
     return CopyReport(pipelines=tuple(shown), written=written)
 
 
 async def cancel_copy(source: Place, pipelines: Sequence[str], *, clock: Clock) -> tuple[str, ...]:
-    """Lift the marks of an unfinished copy from the source; the pipelines that had one. The target keeps its own.
+    """Lift the marks of an unfinished copy from the source. Returns the pipelines that had one. The target keeps its marks.
 
-    Raises NotNow if the copy of one is done: the leases in the target may be in use. Raises StoreError.
+    Raises NotNow if the copy of a pipeline is done: the leases in the target may be in use. Raises StoreError.
     """
     writes, marked = Writes(source.store, clock), list[tuple[Documents, Move]]()
     for name in (each for pipeline in pipelines for each in (pipeline, pipeline + REPLAY)):
@@ -163,7 +163,7 @@ class _Copy:
         self._back = Writes(source.store, clock)
 
     async def look(self) -> tuple[Sequence[PipelineCopy], Mapping[tuple[Side, str], str]]:
-        """What is left to do, and the ETags of the documents by which hosts show that they live."""
+        """What is left to do, and the ETags of the documents of (dead) hosts."""
         hosts = await self._watch()
         steps = [step for name in self._pipelines for step in await self._look_at(name)]
         if not any(each.leases or each.step != "copy" for each in steps):
@@ -204,7 +204,7 @@ class _Copy:
         return {"source": self._source, "target": self._target}
 
     async def _watch(self) -> Mapping[tuple[Side, str], str]:
-        """By side, because hosts on both may have one name. Raises NotNow."""
+        """The ETags of dead hosts' documents, by side, because hosts on both may have one name. Raises NotNow."""
         etags: dict[tuple[Side, str], str] = {}
         for side, place in self._sides.items():
             try:
@@ -217,7 +217,7 @@ class _Copy:
         return etags
 
     async def _require_no_newcomers(self, before: Mapping[tuple[Side, str], str]) -> None:
-        """A host that reads the group from now on finds the marks, and takes nothing. One may have read it just before."""
+        """Raise NotNow if a host has started since the watch: it may not have seen the marks. Later hosts find them."""
         for side, place in self._sides.items():
             found = await read_hosts(place.store)
             new = [name for name, stored in found.items() if before.get((side, name)) != stored.etag]

@@ -17,7 +17,7 @@ class Estimate:
     - `events`: how many are not processed; None if the feed did not answer.
     - `seconds`: for how long the first of them has waited; 0 if there is none, None if that is unknown.
     - `owner`: the host with the lease; None if it is free.
-    - `why`: why the partition stands still, or cannot be measured; None if it does not.
+    - `why`: why the partition stands still, or cannot be measured; otherwise None.
     """
 
     pipeline: str

@@ -1,4 +1,4 @@
-"""What an import reads: its input, the documents in the lease store, or another's blobs; and which of their owners still live."""
+"""What an import reads: its input, the lease store's documents, or another processor's blobs; and which owners are alive."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ CLAIM_S = 60.0
 """Other processors renew or claim their leases at least this often: consumers over a checkpoint store every 10 or 30 s."""
 K = TypeVar("K", bound=Hashable)
 FAILED_LOOKS_MAX = 5
-"""In a row. One that fails is made again, as the watch may be a minute old by then."""
+"""This many failed looks in a row end a watch. Fewer are repeated, because the watch may be a minute old by then."""
 MOMENT_S = 0.001
 """A shorter sleep may leave the clock where it is."""
 
 
 class Holder(NamedTuple):
-    """owner: who has it. mark: what the owner moves to show that it lives.
+    """owner: of a lease. mark: what the owner changes to show that it is alive.
 
-    document: the ETag of the one by which an owner of ours shows it; None if that document is gone.
+    document: the ETag of the host document that shows it for a host of ours; None if that document is gone.
 
-    lasts_s: how long the owner may be silent; None if it does not say so.
+    lasts_s: how long the owner may be silent; None if it does not specify that.
     """
 
     owner: str
@@ -44,7 +44,7 @@ class Holder(NamedTuple):
     lasts_s: float | None = None
 
     def is_moved_since(self, before: Holder) -> bool:
-        """Whether the owner has shown that it lives. A document that is gone shows nothing."""
+        """Whether the owner has shown that it is alive. A document that is gone shows nothing."""
         return (self.owner, self.mark) != (before.owner, before.mark) or self.document not in (None, before.document)
 
 
@@ -60,8 +60,8 @@ class BlobSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """text: what INPUT holds; None to read the lease store itself, or `blobs`. prefix: what the ids of the documents begin
-    with, or the folder that the blobs are in.
+    """text: the contents of INPUT; None to read the lease store itself, or `blobs`. prefix: how the ids of the documents
+    begin, or the folder that the blobs are in.
 
     mode: of the pipeline's feed, in .NET's words. now_us: wall clock, microseconds since 1970. force: also move back, and take
     leases exported from another feed.
@@ -78,7 +78,7 @@ class Import:
 
     @property
     def watch_s(self) -> float:
-        """For how long owners are watched that do not say how long they may be silent."""
+        """How long to watch owners that do not specify how long they may be silent."""
         return CLAIM_S
 
 
@@ -101,7 +101,7 @@ async def read_source(order: Import, store: LeaseStore) -> Brought:
         return _restored(order)
     if order.source in KINDS:
         found_there = await _read_deployment(order)
-        notes = [f"the leases in '{found_there.folder}' are taken"] if found_there.folder else []
+        notes = [f"the leases are read from '{found_there.folder}'"] if found_there.folder else []
         notes += [
             f"partition '{name}' was never checkpointed, and begins at the feed's `start`"
             for name in found_there.without
@@ -138,7 +138,7 @@ def _restored(order: Import) -> Brought:
 
 
 def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
-    """For a file, which cannot be watched: document -> its owner, if that wrote within the lease duration and clocks agree."""
+    """For a file, which cannot be watched: document -> its owner, if that one wrote within `duration_s` and clocks agree."""
     since = order.now_us - int(duration_s * 1e6)
     return {
         each.document: each.owner
@@ -171,7 +171,7 @@ async def _read_documents(order: Import, store: LeaseStore) -> Sequence[Document
 
 
 async def _read_deployment(order: Import) -> Deployment:
-    """The one in the folder that the order names, or the only one. Raises NothingToImport, InvalidDocument, StoreUnavailable."""
+    """The deployment in the order's folder, or the only one. Raises NothingToImport, InvalidDocument, StoreUnavailable."""
     kind, folder = KINDS[order.source], order.prefix and order.prefix.strip("/")
     if order.text is not None:
         blobs: Sequence[CheckpointBlob] = blobs_of(documents_in(order.text))
@@ -193,7 +193,7 @@ async def _read_deployment(order: Import) -> Deployment:
 
 
 def _as_named(kind: Kind, folder: str) -> str:
-    """A checkpoint store names all in lower case."""
+    """All names of a checkpoint store are in lower case."""
     return folder.lower() if kind == "checkpointstore" else folder
 
 
@@ -203,12 +203,12 @@ def _as_named(kind: Kind, folder: str) -> str:
 async def find_alive(
     look: Callable[[], Awaitable[Mapping[K, Holder]]], *, clock: Clock, timing: Timing, lasts_s: float
 ) -> dict[K, str]:
-    """The owner of each lease that moved before it had expired. Leases that were released meanwhile have none.
+    """The owner of each lease that moved before it had expired. Leases that were released meanwhile are left out.
 
-    lasts_s: how long owners may be silent that do not say so.
+    lasts_s: how long an owner may be silent if it does not specify that.
 
     No clock of another machine is used (docs/protocol.md), so a dead owner costs a whole duration, and one look. Time in which
-    nothing could be read does not count. After it, what is watched is read for a grace period at least, because the owners may
+    nothing could be read does not count. After it, the leases are watched for at least a grace period, because the owners may
     have had the same outage. Raises what `look` raises, and StoreUnavailable after FAILED_LOOKS_MAX failures.
     """
     began = clock.monotonic()
@@ -240,7 +240,7 @@ async def find_alive(
 
 
 class _Still(NamedTuple):
-    """What has not moved, and since when."""
+    """A lease that has not moved, and since when."""
 
     held: Holder
     since: float
@@ -248,14 +248,14 @@ class _Still(NamedTuple):
 
     @property
     def expires_at(self) -> float:
-        """A look that begins then, and sees no move, shows that it has expired."""
+        """A look that begins then, and sees no move, shows that the lease has expired."""
         return self.since + self.lasts_s
 
     def seen(self, now: Holder, at: float) -> _Still:
-        """The end of a host's document starts its time again: a beat may have been written in between."""
+        """If the host's document is gone now, the time starts again: a beat may have been written in between."""
         return self if now.document == self.held.document else self._replace(held=now, since=at)
 
     def after_outage(self, unread_s: float, now: float, grace_s: float) -> _Still:
-        """As hosts count it (`leasehold.leases.expiry`)."""
+        """Without the time of the outage, as hosts count it (`leasehold.leases.expiry`)."""
         not_before = now + grace_s - self.lasts_s
         return self._replace(since=min(max(self.since + unread_s, not_before), now))

@@ -1,4 +1,4 @@
-"""How a command sees that no host of a lease store is alive: it watches the documents by which hosts show that."""
+"""How a command makes sure that no host of a lease store is alive: it watches the documents that live hosts rewrite."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOSTS_SHOWN_MAX = 8
 
 
 async def read_hosts(store: LeaseStore) -> dict[str, Stored]:
-    """The documents by which hosts show that they live."""
+    """The documents that hosts rewrite with each heartbeat."""
     return {stored.id: stored for stored in await store.list(HOSTS_PREFIX)}
 
 
 async def _read_owners(store: LeaseStore) -> set[str]:
-    """For the leases of all pipelines, also of those that FILE does not have."""
+    """The owners of the leases of all pipelines, including pipelines that FILE does not have."""
     owners = set[str]()
     for stored in await store.list(""):
         if lease_prefix("") in stored.id and not stored.id.startswith(GROUP_PREFIX):

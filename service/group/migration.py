@@ -2,8 +2,8 @@
 
 `leasehold.leases.import_.plan` plans imports.
 
-Every write is a compare-and-swap. An import that was interrupted has lost nothing. The same command continues, and
-reports finished changes as unchanged.
+Every write is a compare-and-swap. An interrupted import loses nothing. The same command completes it, and reports finished
+changes as unchanged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MODES = {"latest": INCREMENTAL, "all_versions": FULL_FIDELITY}
 """A Cosmos feed's `mode` -> what lease documents call it."""
 TRIES = 3
 COUNTED_S = 10.0
-"""How long the feed may take to count what a reset moves over."""
+"""How long the feed may take to count the events that a reset repeats or skips."""
 AGAIN = "run the command again: finished changes are reported as unchanged"
 
 
@@ -78,7 +78,7 @@ class Report:
 
 
 async def export_leases(keeper: Keeper, pipelines: Iterable[PipelineParts]) -> tuple[list[str], list[str]]:
-    """The lines, and what could not be read and is missing from them. Raises StoreUnavailable, InvalidDocument."""
+    """The lines, and why leases are missing from them. Raises StoreUnavailable, InvalidDocument."""
     groups, problems = [], []
     for pipeline in pipelines:
         scan = await keeper.scan([pipeline.name])
@@ -93,7 +93,7 @@ async def export_leases(keeper: Keeper, pipelines: Iterable[PipelineParts]) -> t
 async def export_host_blobs(
     keeper: Keeper, pipeline: PipelineParts, folder: str
 ) -> tuple[list[Mapping[str, object]], list[str]]:
-    """The blobs of an EventProcessorHost, and why leases are missing among them. Raises StoreUnavailable."""
+    """The blobs of an EventProcessorHost, and why leases are missing from them. Raises StoreUnavailable."""
     scan = await keeper.scan([pipeline.name])
     blobs: list[Mapping[str, object]] = []
     problems = [str(error) for error in scan.unreadable.values()]
@@ -116,9 +116,9 @@ async def _read_info(store: LeaseStore, pipeline: PipelineParts) -> Info:
 async def reset(
     keeper: Keeper, pipeline: PipelineParts, partition: str, to: Start | str, *, now_ms: int
 ) -> tuple[Lease | None, Lease]:
-    """The lease before and after; None before if its document was unreadable or missing, and a new one is created.
+    """Move a lease, and return it before and after. If its document is unreadable or missing, create it; before is None then.
 
-    to: where to start, or a continuation. now_ms: wall clock, since 1970. Raises LeasesError, PipelineError.
+    to: where to start, or a continuation. now_ms: wall clock, milliseconds since 1970. Raises LeasesError, PipelineError.
     """
     scan = await keeper.scan([pipeline.name])
     try:
@@ -133,7 +133,7 @@ async def reset(
         return None, wanted
     if (
         broken := scan.unreadable.get(LeaseKey(pipeline.name, partition))
-    ) is not None:  # there are two; this is one of them
+    ) is not None:  # there are two documents; this is one of them
         raise broken
     return lease, (await move(keeper, pipeline, VersionedLease(lease, stored.etag), to)).lease
 
@@ -142,7 +142,7 @@ async def reset(
 class ResetPlan:
     """What a reset is going to do. before: None if the document is unreadable or gone.
 
-    to: the position, as the feed has it. events: how many are delivered again if positive, skipped if negative; None: unknown.
+    to: the feed's new position. events: how many are delivered again if positive, skipped if negative; None: unknown.
     """
 
     partition: str
@@ -153,14 +153,14 @@ class ResetPlan:
 
     @property
     def lines(self) -> list[str]:
-        """For a person who has to agree."""
+        """For a person who has to confirm."""
         name, sink = self.pipeline.name, self.pipeline.sink.identity
         start = "an unknown position" if self.before is None else _position_text(self.before.continuation)
         notes = [
             f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_position_text(self.to)}: {self._what}"
         ]
         if self.events is None or self.events > 0:
-            notes.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
+            notes.append(f"sink '{sink}' applies redelivered events a second time: sums count them twice")
         if self.before is not None and self.before.closed:
             notes.append("the lease is closed: the reset opens it")
         if self.before is not None and self.before.owner is not None:
@@ -181,7 +181,7 @@ class ResetPlan:
 
 
 async def plan_reset(keeper: Keeper, pipeline: PipelineParts, partition: str, to: Start | str) -> ResetPlan:
-    """Nothing is written. Raises LeasesError, PipelineError."""
+    """Plan a reset, and write nothing. Raises LeasesError, PipelineError."""
     try:
         lease = (await keeper.read(pipeline.name, partition)).lease
     except StoreMissing:
@@ -199,7 +199,7 @@ async def plan_reset(keeper: Keeper, pipeline: PipelineParts, partition: str, to
 
 
 async def _events_between(feed: ChangeFeed, partition: str, to: str | None, here: str | None) -> int | None:
-    """How many events are after `to` and not after `here`. None if the feed does not know: its file is gone, or it is away."""
+    """How many events are after `to` and not after `here`; None if the feed cannot count (its file is gone, or it is away)."""
     try:
         async with asyncio.timeout(COUNTED_S):
             return await feed.lag(partition, to) - await feed.lag(partition, here)
@@ -208,7 +208,7 @@ async def _events_between(feed: ChangeFeed, partition: str, to: str | None, here
 
 
 def _check_open(lease: Lease) -> None:
-    """Raises StoreConflict for one that has ended."""
+    """Raises StoreConflict if the lease has ended."""
     if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
@@ -221,7 +221,7 @@ def _position_text(continuation: str | None) -> str:
 
 
 async def move(keeper: Keeper, pipeline: PipelineParts, seen: VersionedLease, to: Start | str) -> VersionedLease:
-    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict if it has changed), PipelineError."""
+    """Move a lease to a new generation. Raises LeasesError (StoreConflict if it changed after `seen`), PipelineError."""
     lease = seen.lease
     _check_open(lease)
     place = await _check_place(pipeline.feed, lease.partition, to)
@@ -235,7 +235,7 @@ def mode_of(feed: ChangeFeed) -> str | None:
 
 
 def start_in(text: str) -> Start | str:
-    """What an operator calls a place: a time, if it is one with its offset; everything else is for the feed to say."""
+    """The start that an operator's text means: a time, if it is one with an offset from UTC; the feed interprets any other."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -269,7 +269,7 @@ async def _free_part(keeper: Keeper, pipeline: PipelineParts, partition: str, sc
 
 
 async def _part_of(pipeline: PipelineParts, partition: str, leases: Collection[Lease]) -> FeedPartition | None:
-    """What the feed has under that name, and no open lease holds."""
+    """The part with that name that the feed has, and that no open lease holds."""
     still_open = [lease for lease in leases if not lease.closed]
     held, names = [lease.scope for lease in still_open if lease.scope is not None], {x.partition for x in still_open}
     listed = await pipeline.feed.partitions()
@@ -314,7 +314,7 @@ async def _find_position(feed: ChangeFeed, partition: str, to: Start | str) -> s
 
 
 async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
-    """What it would do. Waits if an owner may be alive: for as long as that may be silent.
+    """What the import would do. If an owner may be alive, waits for as long as that owner may be silent.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
@@ -388,7 +388,7 @@ async def _scan(keeper: Keeper, order: Import) -> Scan:
 async def _read_held(
     keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
 ) -> dict[tuple[str, str], Holder]:
-    """(one of KINDS, name) -> who has it, of those leases here and documents there."""
+    """(one of KINDS, name) -> its owner. leases: of the group. documents: of the source."""
     marks: dict[tuple[str, str], Holder] = {}
     held = [lease for lease in (await _scan(keeper, order)).leases if lease.partition in leases] if leases else []
     hosts = {stored.id: stored for stored in (await keeper.store.list(HOSTS_PREFIX) if held else [])}
@@ -405,7 +405,7 @@ async def _read_held(
 
 
 async def execute(keeper: Keeper, order: Import, report: Report) -> Report:
-    """Nothing if anything was refused. Raises LeasesError before the first write alone."""
+    """Write the changes; none if one was refused. Raises LeasesError only before the first write."""
     if report.count("refused"):
         return report
     bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)
@@ -467,7 +467,7 @@ def _compare_of(feed: ChangeFeed) -> Compare:
 
 
 def _overlapping(feed: ChangeFeed, lease: Lease, others: Collection[Lease]) -> list[str]:
-    """The partitions of those whose scope has a part in common with the lease's."""
+    """The partitions of the others whose scopes overlap the lease's."""
     if lease.scope is None:
         return []
     own = FeedPartition(lease.partition, (), lease.scope)

@@ -29,7 +29,7 @@ from leasehold.service.stats import AGE_BUCKETS_S
 from leasehold.service.texts import counted
 
 SILENT = 8
-"""A host that has reported nothing for so many durations is silent."""
+"""A host that has reported nothing for this many of its durations is silent."""
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
 """The states of a lease:
 
@@ -37,7 +37,7 @@ LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
 - `available`: any host may take it.
 - `handing_over`: a host requested it and its owner has not released it yet, or it is reserved for that host.
 - `expired`: its owner is dead, or has renounced it, as this host has seen.
-- `closed`: its partition ended, and its children have taken over.
+- `closed`: its partition ended, and its children have taken over; or an operator closed it.
 """
 
 
@@ -57,9 +57,9 @@ class HostStatus:
     name: str
     incarnation: str
     tick: int
-    """Moved by each beat; a change is a sign of life."""
+    """Raised by each beat; a change is a sign of life."""
     is_this: bool
-    """The one that answers."""
+    """Whether it is the host that answers."""
     is_live: bool | None
     """None if this process has not watched for long enough."""
     is_draining: bool
@@ -75,7 +75,7 @@ class HostStatus:
     activity: Activity
     """Its last report."""
     is_silent: bool = False
-    """By the wall clocks it has reported nothing for long, which is only a hint without a watch."""
+    """Whether its last report is old by the wall clocks, which is only a hint without a watch."""
 
     @property
     def is_heard(self) -> bool:
@@ -85,7 +85,7 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeStatus:
-    """How old events were when their output was safe, of the last minutes and the whole group. Estimated from a histogram."""
+    """How old the group's events of the last minutes were when their output was safe. Estimated from a histogram."""
 
     events: int
     p50_s: float
@@ -94,7 +94,7 @@ class AgeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """leases: how many by state. failures: of partitions that stand still, one each: their owner's, else the newest.
+    """leases: how many are in each state. failures: one for each partition that stands still: its owner's, else the newest.
 
     resting: why no host works on it, if it is paused; else None. order: an operator's last order, if it is
     readable.
@@ -112,10 +112,10 @@ class PipelineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Everything at one moment."""
+    """The whole group at one moment."""
 
     leases: Mapping[LeaseKey, LeaseStatus]
-    """In the order of pipeline and partition."""
+    """Sorted by pipeline and partition."""
     hosts: Mapping[str, HostStatus]
     pipelines: Mapping[str, PipelineStatus]
     batches: tuple[BatchStatus, ...]
@@ -141,7 +141,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unrenewed:
-    """What one host has found dead, or the lease of a dead owner, and with which mark. None at all: it has not watched."""
+    """The leases that one host has seen expire, and the hosts that it has found dead, each with its mark at that time."""
 
     leases: Mapping[LeaseKey, Mark]
     hosts: Mapping[str, Mark]
@@ -173,9 +173,10 @@ def group_of(
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
     - `me`: the host that answers.
-    - `mine`: what it is doing now, if it is a host; its own document is a little older.
+    - `unrenewed`: None if this process has not watched.
+    - `mine`: what the host that answers is doing now; its own document is a little older. None without a host.
     - `controls`: what operators have ordered.
-    - `now`: wall clock, aware; None: who is silent is not judged by it.
+    - `now`: wall clock, aware; None: no host counts as silent.
     """
     known = sorted(records, key=lambda record: record.name)
     heard, invalid = _heard(known)
@@ -228,7 +229,7 @@ def _heard(records: Iterable[HostRecord]) -> tuple[dict[str, Activity], list[Inv
 
 
 def _is_still(unrenewed: Unrenewed | None, key: LeaseKey, mark: Mark | None) -> bool:
-    """A lease that has moved since it was seen standing still has an owner after all."""
+    """Whether the lease has not moved since it was seen to expire. If it has, it has a live owner after all."""
     return unrenewed is not None and mark is not None and unrenewed.leases.get(key) == mark
 
 
@@ -288,7 +289,7 @@ def _age(pipeline: str, hosts: Iterable[HostStatus]) -> AgeStatus | None:
 def _failures(
     pipeline: str, hosts: Iterable[HostStatus], leases: Mapping[LeaseKey, LeaseStatus]
 ) -> tuple[FailureStatus, ...]:
-    """One of each partition. If several hosts report one, its owner is right, else the newest."""
+    """One for each partition. If several hosts report one, the owner's counts, else the newest."""
     found: dict[str, FailureStatus] = {}
     for host in hosts:
         for failure in host.activity.failures if host.is_heard else ():
@@ -305,9 +306,9 @@ def _rank(failure: FailureStatus, lease: Lease) -> tuple[bool, datetime]:
 
 
 def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
-    """A host's failure is over once the lease has moved without it.
+    """A host's failure is over once another host has advanced the lease's position.
 
-    As long as another host has the lease and it has not moved, that host may well fail at the same event.
+    Until then, that host may well fail at the same event.
     """
     if lease.closed:
         return False
@@ -336,7 +337,7 @@ def _batches(activities: Iterable[Activity]) -> list[BatchStatus]:
     return [batch for activity in activities for batch in activity.batches]
 
 
-# Why partitions stand still, for people: what `leasehold leases` and `leasehold lag` print beside their tables.
+# Why partitions stand still, for people: what `leasehold leases` and `leasehold lag` print in addition to their tables.
 
 
 NOTHING: Mapping[LeaseKey, str] = MappingProxyType({})
@@ -346,8 +347,8 @@ Kind = Literal["failing", "paused", "waiting", "draining", "silent", "feed_error
 - `paused`: an operator paused its pipeline.
 - `waiting`: it gets no lease for now.
 - `draining`: its host is about to stop.
-- `silent`: its host has reported nothing for long.
-- `feed_error`: the feed cannot say how far behind it is.
+- `silent`: its host has reported nothing for a long time.
+- `feed_error`: the feed cannot determine how far behind it is.
 """
 
 
@@ -360,7 +361,7 @@ class Standstill:
 
 
 def standstills(group: GroupStatus, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[LeaseKey, tuple[Standstill, ...]]:
-    """The partitions that stand still, in their order. errors: why feeds cannot say how far behind partitions are."""
+    """The partitions that stand still, sorted. errors: why feeds cannot determine how far behind partitions are."""
     failures = failures_of(group)
     found = {
         key: tuple(_of_lease(status, group, failures.get(key), errors.get(key)))

@@ -1,4 +1,4 @@
-"""Reads the lease store on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
+"""Reads the lease store for people: the API, `leasehold leases` and `leasehold lag` answer from these readings.
 
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.read_group()         status.GroupStatus: leases, hosts, pipelines, recent batches, problems
@@ -6,9 +6,10 @@
     look = await view.read_backlog()        leasehold.service.lag.backlog.Backlog, never from memory
     health = view.health()
 
-Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
-Answers are shared for a moment, so that many clients cost the container no more than one. A client that asks often gets older
-ones of a large group, and a container that refuses is left alone for as long as it wants. All raise StoreUnavailable.
+Any process answers for the whole group, also one without workers (`host=None`), which does not know whether hosts are alive.
+Answers are shared for a moment, so that many clients cost the container no more than one. Clients that poll get older answers
+about a large group. A container that refuses a reading gets no other until it permits one. All but `read_backlog` raise
+StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from leasehold.service.worker import Worker
 T = TypeVar("T")
 ASKING_S = 60.0
 """How long a command asks a metered feed, at its pace."""
-CONTINUES = "its lease's position is not one of the feed, but the sink holds another: a host continues there by itself"
+CONTINUES = "the feed does not have its lease's position, but the sink holds another: a host continues there by itself"
 WATCHED_LEASES_PER_S = 250
-"""So many leases a second are read for clients that watch the group, though at least as often as a host scans it."""
+"""How many leases a second are read for clients that poll the group. It is read at least as often as a host scans it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Readiness:
 
 
 class SharedReading(Generic[T]):
-    """One reading for all callers within a moment. A failure is shared for longer with each one: a container that is
-    down has enough to do without every client's own attempt, and each attempt takes a whole timeout."""
+    """One reading for all callers within a moment. Each further failure in a row is shared for longer: a container that is
+    down does not need an attempt by every client, and each attempt takes a whole timeout."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, backoff: Backoff) -> None:
         self._read = read
@@ -82,7 +83,7 @@ class SharedReading(Generic[T]):
         self._forgotten = 0
 
     async def get(self, age_max_s: float) -> T:
-        """Raises StoreUnavailable."""
+        """The last reading, or a new one if that is older than `age_max_s`. Raises StoreUnavailable."""
         async with self._lock:
             if self._last is None or self._clock.monotonic() - self._last[0] >= self._age_max_s(
                 self._last[1], age_max_s
@@ -119,9 +120,9 @@ class SharedReading(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """lag: without its seconds. leases: by which it was measured. at: when (Clock). slack_s: as `View._slack_s` has it.
+    """lag: without `seconds`. leases: those that were measured. at: when that ended (Clock). slack_s: from `View._slack_s`.
 
-    stalled: partitions whose owner does not read what the feed has.
+    stalled: partitions whose owner does not read the events that the feed has.
     """
 
     lag: Lag
@@ -145,9 +146,9 @@ class View:
         patience: LagTimeouts = LAG_TIMEOUTS,
         shared_s: float = 1.0,
     ) -> None:
-        """clock: the host's own. now: wall clock, aware. patience: with feeds whose lag is slow.
+        """clock: the host's own. now: wall clock, aware. patience: how long feeds may take to report their lag.
 
-        shared_s: how old an answer may be that several clients share.
+        shared_s: how old an answer that several clients share may be.
         """
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._keeper = keeper
@@ -180,7 +181,7 @@ class View:
         return await self._group.get(self._shared_s)
 
     async def poll_group(self) -> GroupStatus:
-        """For clients that ask often. A large group is read as often as a host scans it, and a small one each second."""
+        """For clients that poll. A large group is read as often as a host scans it, and a small one each second."""
         return await self._group.get(max(self._pace_s, self._shared_s))
 
     @property
@@ -188,12 +189,12 @@ class View:
         return min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
 
     async def read_lag(self, age_max_s: float | None = None) -> Lag:
-        """The lag of all pipelines. age_max_s: of the counts; ages are as of now."""
+        """The lag of all pipelines. age_max_s: how old the counts may be; ages are as of now."""
         return self._aged(await self._lag.get(self._shared_s if age_max_s is None else age_max_s))
 
     async def read_backlog(self) -> Backlog:
-        """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
-        a container that does not answer leaves the backlog unknown."""
+        """Every call reads again: two looks at one cached reading would always find that nothing moved. Never raises
+        StoreError: if the container does not answer, the backlog is unknown."""
         try:
             group = await self._group.get(0.0)
             scan = await self._keeper.scan(self.pipelines)
@@ -214,13 +215,13 @@ class View:
         )
 
     async def read_standstills(self) -> tuple[GroupStatus, dict[LeaseKey, tuple[Standstill, ...]]]:
-        """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
+        """Query the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
         group = await self.read_group()
         has_hosts = any(host.is_heard for host in group.hosts.values())
         return group, standstills(group, NOTHING if has_hosts else await self._find_feed_errors(group))
 
     async def _find_feed_errors(self, group: GroupStatus) -> Mapping[LeaseKey, str]:
-        """Why feeds cannot read on from the leases' positions. A sink's position is newer, and a host continues there."""
+        """Why feeds cannot continue from the leases' positions. If the sink has a newer one, a host continues there."""
         errors = (await self.read_lag()).errors
         leases = {key: group.leases[key].lease for key in errors if key in group.leases}
         asked = {
@@ -285,7 +286,7 @@ class View:
         return pipeline.feed.is_metered or pipeline.position_lag_s > 0
 
     def _worker_of(self, lease: Lease) -> Worker | None:
-        """This host's, unless the lease shows that it has lost it, for example by a reset."""
+        """This host's worker, unless the lease shows that the host has lost it, for example by a reset."""
         worker = None if self.host is None else self.host.workers.get(lease.key)
         if worker is None:
             return None
@@ -331,9 +332,9 @@ class View:
         return None if worker is None else (worker.progress.waiting, worker.progress.waiting.run)
 
     async def _find_wait(self, feed: ChangeFeed, lease: Lease, run: tuple[WaitingEvents, int] | None) -> float | None:
-        """By what a worker here has read, or by the feed. run: of that worker, which may have ended since.
+        """The first event's waiting time, by what a worker here has read, or by the feed. run: of that worker; it may be over.
 
-        The lease may be behind what that worker has delivered. If it has read no more, what waits has just come.
+        The lease may be behind what that worker has delivered. If the worker has read no more, what waits has just arrived.
         """
         if run is None or not run[0].has_begun:
             return await self._first.find(feed, lease)
@@ -347,8 +348,8 @@ class View:
     def _slack_s(self, group: GroupStatus) -> Mapping[LeaseKey, float]:
         """For each partition that another host works on, how far its lease may be behind what is delivered.
 
-        Not for those that stand still: there the lease shows what is delivered. What a host reported about a
-        metered feed may be over by now, also a failure.
+        Partitions that stand still are left out: their lease shows what is delivered. Those of metered feeds are not
+        left out: what a host reported about them, even a failure, may be over by now.
         """
         failing, found = failures_of(group), {}
         for key, status in group.leases.items():
@@ -363,7 +364,7 @@ class View:
         return found
 
     async def _collect_known_lags(self, group: GroupStatus, leases: list[Lease]) -> Mapping[LeaseKey, PartitionLag]:
-        """Lags of metered feeds. A process without a host asks for those that no host reports; a host asks all the time."""
+        """Lags of metered feeds. A process without a host requests those that no host reports; a host requests them anyway."""
         group_lag = self._group_lag
         if not group_lag.feeds:
             return {}
@@ -377,7 +378,7 @@ class View:
         return group_lag.answers(leases, own, reports)
 
     def _waiting(self, group: GroupStatus) -> Mapping[LeaseKey, str]:
-        """Partitions without a lease, and why, as any host knows them."""
+        """Partitions without a lease, and why, as far as any host knows."""
         return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
 
     async def _read_group(self) -> GroupStatus:
@@ -407,7 +408,7 @@ class View:
 
 
 def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]:
-    """And what is wrong with those that cannot be read."""
+    """The readable host documents, and what is wrong with the others."""
     records: list[HostRecord] = []
     problems: list[str] = []
     for stored in documents:

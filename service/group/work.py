@@ -1,7 +1,7 @@
 """What hosts report of their work, declared once: for host documents, the API, and commands.
 
-Any host answers for the whole group from the documents of all, which anyone may have written: every field is checked and
-bounded.
+Any host answers for the whole group from the documents of all hosts. Anyone may have written these, so every field is checked
+and bounded.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class BatchStatus:
             examples=["1840"],
         ),
     ]
-    to: Annotated[_Position, Field(description="The position just behind the batch.", examples=["2000"])]
+    to: Annotated[_Position, Field(description="The position just after the batch.", examples=["2000"])]
     events: Annotated[Count, Field(examples=[1000])]
     waited_s: Annotated[Seconds, Field(description="From reading its first event to its transform.")]
     transform_s: Seconds
     deliver_s: Seconds
-    at: Annotated[Moment, Field(description="When it had been delivered, by the host's wall clock.")]
+    at: Annotated[Moment, Field(description="When it was delivered, by the host's wall clock.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)
@@ -88,7 +88,7 @@ class FailureStatus:
     partition: PartitionName
     error: Annotated[_Error, Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])]
     failures: Annotated[Count, Field(description="How many in a row.", examples=[3])]
-    retry_at: Annotated[Moment, Field(description="When the host means to try again; the error may be gone by then.")]
+    retry_at: Annotated[Moment, Field(description="When the host will try again, unless the failure is over by then.")]
     since: Annotated[Moment, Field(description="When the first of them happened.")]
     at: Annotated[Moment, Field(description="When the last of them happened.")]
     position: Annotated[
@@ -117,7 +117,7 @@ class ExecutorsWaitStatus:
     why: Annotated[
         _Error,
         Field(
-            description="What runs no task, and what to look at.",
+            description="Which cluster runs no task, and what to check.",
             examples=["spark://spark:7077 runs no task: no worker has free cores"],
         ),
     ]
@@ -128,15 +128,15 @@ class Totals:
     """What a host has delivered of one pipeline since it started."""
 
     pipeline: PipelineName
-    events: Annotated[Count, Field(description="Those whose output is safe, dead letters included.", examples=[120000])]
+    events: Annotated[Count, Field(description="Events whose output is safe, with dead letters.", examples=[120000])]
     batches: Annotated[Count, Field(examples=[120])]
     dead_letters: Annotated[Count, Field(description="How many of these events it could not process.", examples=[2])]
     ages: Annotated[
         tuple[Count, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="How many events of the last minutes had which age when their output was safe. Empty: unknown. The"
-            f" counts are those of a histogram with these bounds in seconds: {', '.join(f'{each:g}' for each in AGE_BUCKETS_S)}.",
+            description="A histogram of the ages that events of the last minutes had when their output was safe. Empty: unknown."
+            f" The counts are for these bounds in seconds: {', '.join(f'{each:g}' for each in AGE_BUCKETS_S)}.",
             examples=[[]],
         ),
         AfterValidator(_of_these_buckets),
@@ -151,7 +151,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 def fields_of(
     status: BatchStatus | FailureStatus | WaitingStatus | ExecutorsWaitStatus | Totals, *without: str
 ) -> dict[str, Any]:
-    """As JSON has them."""
+    """The fields as values of JSON."""
     fields: dict[str, Any] = _ADAPTERS[type(status)].dump_python(
         status, mode="json", by_alias=True, exclude=set(without)
     )

@@ -1,11 +1,11 @@
-"""How long the oldest event has waited that is not delivered yet: by partition, in seconds. Negative never, unknown never 0.
+"""How long the oldest undelivered event has waited, by partition, in seconds: never negative, and never 0 if it is unknown.
 
 The owner of a partition knows it from the events that it has read. For all other partitions, the feed reports when the first
-event after the lease's position was enqueued. The answer stays as long as the position does. So hosts query it once for each
+event after the lease's position was enqueued. The answer is valid until the position changes. So hosts query it once for each
 position, and only the age grows. If the lease may be behind what is delivered, that is an upper bound, and the owner reports
 its own figure with each heartbeat.
 
-Times of events are of their source's clock, and ages are by this host's wall clock: they differ by as much as these clocks do.
+Events have times of their source's clock, and ages use this host's wall clock: an age is wrong by the difference of the two.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from leasehold.service.lag.measurement import Lag, PartitionLag
 from leasehold.service.lag.reports import OwnerReport
 
 FIND_S = 1.5
-"""How long a feed may take to find an event's time. Its count of events does not wait for longer."""
+"""How long a feed may take to find an event's time. A measurement of lag waits no longer than that for it."""
 UNREPORTED_S = 1.0
-"""So soon an open reader gets the events that its feed has reported."""
+"""How soon an open reader gets the events that its feed has reported."""
 NO_REPORTS: Mapping[LeaseKey, OwnerReport] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """position: of a lease. seen: since when (Clock). enqueued_at: of the first event after it; None if unknown."""
+    """position: of a lease. seen: when it was first seen (Clock). enqueued_at: of the first event after it; None if unknown."""
 
     position: str | None
     seen: float
@@ -48,12 +48,12 @@ class FirstEvents:
         self._found: dict[LeaseKey, _First] = {}
 
     def note(self, lease: Lease) -> None:
-        """Its position, as it was just read."""
+        """Note the position of a lease that was just read."""
         if (found := self._found.get(lease.key)) is None or found.position != lease.continuation:
             self._found[lease.key] = _First(lease.continuation, self._clock.monotonic())
 
     def stood_s(self, lease: Lease) -> float:
-        """For how long its position has not moved, as far as was noted."""
+        """For how long the lease has had its position, as far as that was noted."""
         found = self._of(lease)
         return 0.0 if found is None else self._clock.monotonic() - found.seen
 
@@ -77,7 +77,7 @@ class FirstEvents:
         return self.waited_s(lease)
 
     def waited_s(self, lease: Lease) -> float | None:
-        """As `find`, by what is known."""
+        """As `find`, but without a query: only from what is known already."""
         found = self._of(lease)
         if self._now is None or found is None or found.enqueued_at is None:
             return None
@@ -88,12 +88,12 @@ class FirstEvents:
         return found if found is not None and found.position == lease.continuation else None
 
     def keep(self, keys: Collection[LeaseKey]) -> None:
-        """Forget all others."""
+        """Forget all other leases."""
         self._found = {key: found for key, found in self._found.items() if key in keys}
 
 
 def owned_wait_s(waiting: WaitingEvents, now: datetime) -> float | None:
-    """By what an owner has read; None if it has read nothing that is not delivered."""
+    """The age of the oldest undelivered event that an owner has read; None if there is none, or if it is unknown."""
     return None if waiting.first_us is None else max(0, microseconds(now) - waiting.first_us) / 1e6
 
 
@@ -109,9 +109,9 @@ def aged(
 ) -> Lag:
     """The lag as it was measured `elapsed_s` ago, with the present ages. Pure.
 
-    - `own`, `owned`: of what this host works on.
+    - `own`: the age in a partition that this host works on. `owned`: all of these partitions.
     - `slack_s`: for a partition that another host works on, how far its lease may be behind what is delivered; None for others.
-    - `reports`: what the owners of some of these report; then `slack_s` does not count.
+    - `reports`: what the owners of some of those report, in place of `slack_s`.
     - `metered`: the pipelines whose feed is metered.
     """
 
@@ -147,7 +147,7 @@ def _measured_s(one: PartitionLag, elapsed_s: float) -> float:
 def reported_seconds(one: PartitionLag, elapsed_s: float, report: OwnerReport, *, is_metered: bool) -> float | None:
     """The age in a partition whose owner reports. one: its lag as it was measured `elapsed_s` ago. Pure.
 
-    The number of events in a metered feed is as old as some host's last answer, so the younger of both is right.
+    The number of events in a metered feed is as old as some host's last answer, so the younger of the two counts.
     """
     measured_s = _measured_s(one, elapsed_s)
     if is_metered:
@@ -156,12 +156,12 @@ def reported_seconds(one: PartitionLag, elapsed_s: float, report: OwnerReport, *
     if one.events is None or one.error is not None:
         return None
     if one.events == 0:
-        return min(measured_s, report.seconds)  # nothing waited then, so what waits now came since
+        return min(measured_s, report.seconds)  # nothing waited then, so what waits now came later
     return report.seconds if one.waited_s is None else min(one.waited_s + measured_s, report.seconds)
 
 
 def wait_to_report(waiting: WaitingEvents, now: datetime, known: KnownLag | None, *, is_metered: bool) -> float | None:
-    """As `own_seconds`, without a measurement: None if events may wait that this host has not read. Pure."""
+    """As `own_seconds`, without a measurement: None if events that this host has not read may wait. Pure."""
     if (waited_s := owned_wait_s(waiting, now)) is not None:
         return waited_s
     if not waiting.has_begun or not waiting.is_empty or (is_metered and not _is_at_end(known)):
@@ -180,7 +180,7 @@ def own_seconds(
 ) -> float | None:
     """The age in a partition that this host works on. one: its lag as it was measured `elapsed_s` ago. Pure.
 
-    known: of a metered feed, what its reader knows about the position up to which all is delivered.
+    known: for a metered feed, what its reader knows about the position up to which all is delivered.
     """
     if (waited_s := owned_wait_s(waiting, now)) is not None:
         return waited_s

@@ -40,7 +40,7 @@ def remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
 def find_missing(
     listed: Mapping[str, Sequence[FeedPartition]], feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]
 ) -> set[LeaseKey]:
-    """The leases that partitions lack. listed: by pipeline."""
+    """The keys of the leases that partitions lack. listed: the feeds' partitions, by pipeline."""
     missing = set()
     for pipeline, partitions in listed.items():
         ours = [lease for lease in leases if lease.pipeline == pipeline]
@@ -54,7 +54,7 @@ def find_missing(
 
 
 def known_lag_of(feed: ChangeFeed, lease: Lease) -> KnownLag | None:
-    """The lag that the reader of a metered feed knows. Never raises: after a failure the feed is read."""
+    """The lag that the reader of a metered feed knows; None if it knows none, or fails. Never raises."""
     try:
         return feed.known_lag(lease.partition, lease.continuation)
     except Exception:
@@ -81,7 +81,7 @@ async def list_partitions(
 
 
 async def ask_noting(calls: Mapping[K, Callable[[], Awaitable[T]]], patience: LagTimeouts) -> Answers[K, T]:
-    """As `ask_all`, and which errors do not end by themselves."""
+    """As `ask_all`; also notes which errors only a person can end."""
     lasting: dict[K, str] = {}
 
     async def ask(key: K) -> T:

@@ -5,7 +5,7 @@
                                                          for `run --until-idle`: last.failed, .held -> exit 1
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
-other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
+other does not matter: what one had delivered by the first look, the next one had to finish by the second.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Backlog:
     """One look at how far the whole group has come."""
 
     ends: Mapping[LeaseKey, Ends]
-    """The ends of every open lease whose feed answered."""
+    """For every open lease whose feed answered."""
     behind: frozenset[LeaseKey]
     """Leases that have not reached the end."""
     missing: frozenset[LeaseKey]
     """Partitions of a feed without a lease yet."""
     failed: Mapping[LeaseKey, str]
-    """Why a partition stands still that no host works on now; those are neither behind nor unknown. Also what a feed passes over,
-    and under UNLISTED why all of a pipeline waits for a person."""
+    """Why partitions that no host works on now stand still; they are neither behind nor unknown. Also what a feed passes over,
+    and under UNLISTED why a whole pipeline waits for a person."""
     unknown: tuple[str, ...]
     """What could not be found out."""
     held: Mapping[LeaseKey, str] = field(default_factory=dict)
@@ -82,12 +82,12 @@ async def read_backlog(
     ask: Ask | None = None,
     patience: LagTimeouts = LAG_TIMEOUTS,
 ) -> Backlog:
-    """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
+    """leases: just read, never from a cache, or two looks could see the same state. failures: as any host reports them.
 
-    waiting: partitions that get no lease for now. The feed need not list them: they may have been split since.
-    stuck: leases that cannot be read, and partitions that get none, until a person helps; under UNLISTED all of a pipeline's.
+    waiting: partitions that get no lease for now. The feed need not list them: they may have been split meanwhile.
+    stuck: leases that cannot be read, and partitions that get none, until a person helps; UNLISTED: all of a pipeline.
 
-    listings: of pipelines whose feeds are not read for theirs.
+    listings: partitions by pipeline, for pipelines whose feeds need not list them.
     ask: how to ask metered feeds. That is done only once nothing else is left to do, and one partition after another.
     """
     remind(feeds, leases)
@@ -177,7 +177,7 @@ class _End:
 def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
     async def ask() -> _End:
         latest = await feed.latest(lease.partition)
-        # Not `compare`: retention may have emptied what lies between, and a malformed record is after the latest position.
+        # Not `compare`: retention may have deleted the events between, and a malformed record is after the latest position.
         lag = await feed.lag(lease.partition, lease.continuation)
         held = await feed.find_held_back(lease.partition, lease.continuation) if lag == 1 else None
         return _End((lease.continuation, latest), is_behind=lag > (held is not None), held=held)
@@ -186,6 +186,6 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
 
 
 def _known_end(feed: ChangeFeed, lease: Lease) -> _End | None:
-    """Events that a reader has seen after the lease's position exist. Only the feed knows that there are none."""
+    """If a reader has seen events after the lease's position, they exist. Only the feed knows that there are none."""
     known = known_lag_of(feed, lease)
     return _End((lease.continuation, None), is_behind=True, held=None) if known and known.events else None

@@ -1,7 +1,7 @@
 """How far the group is behind its feeds.
 
-That comes from the lease documents and the feeds alone, so any process can find out, even one without workers. A feed that cannot
-answer for one partition is reported with its error; the others still answer.
+The lag comes from the lease documents and the feeds alone, so any process can measure it, even one without workers. If a feed
+cannot answer for one partition, that partition has an error, and the others still have answers.
 
     lag = await measure_lag(leases, feeds)               events behind, by partition and in total
     lag = filled(lag, before, elapsed_s)                 with the last known lag of a feed that is silent now
@@ -35,12 +35,12 @@ UNLISTED = ""
 KEPT_S = 60.0
 """For how long the last known lag of a partition counts while its feed does not answer."""
 UNKNOWN_SHARE_MAX = 0.1
-"""If more of a pipeline's partitions are unknown, its lag is."""
+"""If a larger share of a pipeline's partitions is unknown, so is its lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """events: how many the feed holds behind the lease's position; None if unknown. error: why the feed did not answer.
+    """events: how many the feed holds after the lease's position; None if unknown. error: why the feed did not answer.
 
     age_s: how old `events` is; 0 if the feed has just answered.
     """
@@ -51,13 +51,13 @@ class PartitionLag:
     error: str | None = None
     age_s: float = 0.0
     seconds: float | None = None
-    """For how long the oldest event has waited that is not delivered; 0 if there is none, None if that is unknown."""
+    """How long the oldest undelivered event has waited; 0 if there is none, None if that is unknown."""
     waited_s: float | None = None
-    """For how long the first event that is not delivered had waited when `events` was measured; None if unknown."""
+    """How long the first undelivered event had waited when `events` was measured; None if unknown."""
     position: str | None = None
-    """The lease's, by which it was measured."""
+    """The lease's position, after which `events` were counted."""
     early_s: float = 0.0
-    """How long before the end of the whole measurement the feed had answered: others take seconds."""
+    """How long before the end of the whole measurement the feed answered: other answers may have taken seconds."""
 
     @property
     def key(self) -> LeaseKey:
@@ -85,7 +85,7 @@ class Lag:
 
     @property
     def oldest(self) -> float | None:
-        """As `seconds`, by those that are known; None if none is."""
+        """As `seconds`, but of the known partitions only; None if all are unknown."""
         return max((one.seconds for one in self.partitions if one.seconds is not None), default=None)
 
     @property
@@ -116,9 +116,9 @@ class Lag:
 
 
 def filled(lag: Lag, before: Lag | None, elapsed_s: float) -> Lag:
-    """With what was known last of partitions that are unknown now: `age_s` shows since when, and `error` why. Pure.
+    """Fill in the last known lag of partitions that are unknown now: `age_s` shows since when, and `error` why. Pure.
 
-    before: the last one, filled in the same way `elapsed_s` earlier.
+    before: the last lag, filled in the same way `elapsed_s` earlier.
     """
     if before is None:
         return lag
@@ -129,7 +129,7 @@ def filled(lag: Lag, before: Lag | None, elapsed_s: float) -> Lag:
 def _filled(one: PartitionLag, last: PartitionLag | None, elapsed_s: float) -> PartitionLag:
     if one.events is not None:
         return one
-    if last is None and one.partition == UNLISTED:  # the feed could list its partitions, and so lacked none
+    if last is None and one.partition == UNLISTED:  # the feed could list its partitions then, so none was hidden
         last = replace(one, events=0, early_s=0.0)
     if last is None or last.events is None:
         return one
@@ -169,10 +169,10 @@ async def measure_lag(
 ) -> Lag:
     """feeds: by pipeline, for every pipeline of the leases. unreadable: unreadable leases, with the reason.
 
-    find_wait: finds how long the first event after a lease's position has waited; called if there is one.
+    find_wait: finds how long the first event after a lease's position has waited; called if there is such an event.
 
     waiting: why partitions have no lease, as far as a host knows. The lag of an unknown position is unknown.
-    known, listings: partitions and pipelines whose feeds are not asked. clock: for `early_s`.
+    known, listings: lags by partition, and partitions by pipeline, for which feeds need no query. clock: for `early_s`.
     """
 
     def read_clock() -> float:
@@ -220,7 +220,7 @@ async def measure_lag(
 def _lag_of(
     feed: ChangeFeed, lease: Lease, find_wait: FindWait | None, read_clock: Callable[[], float]
 ) -> Callable[[], Awaitable[tuple[int, float | None, float]]]:
-    """Events, how long the first of them has waited, and when that was known."""
+    """The number of events, how long the first of them has waited, and when that was known."""
 
     async def ask() -> tuple[int, float | None, float]:
         events = await feed.lag(lease.partition, lease.continuation)

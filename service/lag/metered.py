@@ -1,7 +1,7 @@
-"""The lag that a group knows of feeds whose source allows few requests (`ChangeFeed.known_lag`).
+"""What a group knows of the lag of feeds whose source allows few requests (`ChangeFeed.known_lag`).
 
-Owners know where their partitions end by what they read. Each host writes the lags that it knows into its host document, and the
-others read them there. Only unknown lags are requested, by one host, at its share of the group's pace.
+Owners know from what they read where their partitions end. Each host writes the lags that it knows into its host document, and
+the others read them there. Only unknown lags are requested, by one host, at its share of the group's pace.
 
     group_lag = GroupLag({"orders": feed}, clock)
     await group_lag.run(sight)                              for ever: ask for unknown lags
@@ -29,18 +29,18 @@ from leasehold.service.lag.asking import LAG_TIMEOUTS, LagTimeouts, ask_all, awa
 from leasehold.service.lag.measurement import PartitionLag
 
 QUESTIONS_PER_S = 4.0
-"""For all hosts together, about one source."""
+"""The pace of all hosts together, for one source."""
 LISTINGS_PER_S = 1.0
-"""For all hosts and pipelines together, for each feed."""
+"""The pace of all hosts and pipelines together, for each feed."""
 ALONE_PER_S = 20.0
-"""For a command that finds no running host."""
+"""The pace of a command that finds no running host."""
 STALE_S = 30.0
-"""An older answer is requested again, and an error may be over."""
+"""An older answer is requested again, because even an error may be over."""
 KEPT_S = 300.0
-"""An older answer is unknown: enough time to ask about 1,200 partitions without a reader."""
+"""An older answer counts as unknown. The time is enough to ask about 1,200 partitions without a reader."""
 LOOK_S = 1.0
 PARTITIONS_MAX = 64
-"""For an entry in a host document."""
+"""How many partitions one entry of a host document has."""
 ENTRIES_MAX = 1024
 SHORT_S = 10.0
 """Shorter waits are reported in tenths of a second."""
@@ -50,7 +50,7 @@ Lags = Mapping[LeaseKey, KnownLag]
 
 
 class GroupSnapshot(NamedTuple):
-    """What a host sees. own: the leases that it works on, as it has them. live: the hosts' documents, its own among them."""
+    """What a host sees. own: its own version of the leases that it works on. live: the documents of live hosts, also its own."""
 
     me: str
     own: Mapping[LeaseKey, Lease]
@@ -69,7 +69,7 @@ class _LagAnswer:
 
 
 class GroupLag:
-    """As one process knows it. hosts: how many are alive, this process among them; they share the pace."""
+    """The group's lag, as one process knows it. hosts: how many are alive, this process included; they share the pace."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class GroupLag:
         first: FirstEvents | None = None,
         waited_s: Callable[[LeaseKey], float | None] = lambda key: None,
     ) -> None:
-        """first: what feeds have answered about times. waited_s: how long the oldest event has waited that this host has read."""
+        """first: what feeds have answered about times. waited_s: how long the oldest event read by this host has waited."""
         self._first = FirstEvents(clock, None) if first is None else first
         self._waited_s = waited_s
         self.feeds = {name: feed for name, feed in feeds.items() if feed.is_metered}
@@ -102,12 +102,12 @@ class GroupLag:
     def answers(
         self, leases: Iterable[Lease], own: Mapping[LeaseKey, Lease], reports: Iterable[Lags]
     ) -> dict[LeaseKey, PartitionLag]:
-        """The lag of every open lease of these feeds, without a request. reports: of other hosts, by `reported`."""
+        """The lag of every open lease of these feeds, without a request. reports: other hosts' lags, from `reported`."""
         known = _youngest([*reports, self.first_hand(own)])
         return {lease.key: self._lag_of(lease.key, known.get(lease.key)) for lease in self._open(leases)}
 
     def reported(self, host: str, mark: Mark, lags: Lags) -> Lags:
-        """The lags in a host document, older by the time since we know this version of it. No clocks are compared."""
+        """The lags in a host document, older by the time for which this version of it has been known. No clocks are compared."""
         now = self._clock.monotonic()
         self._first_seen = {which: at for which, at in self._first_seen.items() if now - at <= KEPT_S}
         age_s = now - self._first_seen.setdefault((host, mark), now)
@@ -125,7 +125,7 @@ class GroupLag:
                 await self.ask(lease)
 
     def due(self, sight: GroupSnapshot) -> Lease | None:
-        """What this host should ask for next: its own partitions, and its share of those whose owner does not report."""
+        """The lease to ask about next: one of this host's, or of its share of those whose owner does not report; None if none."""
         names = sorted(record.name for record in sight.live)
         reports = [self.reported(each.name, each.mark, _lags_in(each)) for each in sight.live if each.name != sight.me]
         first, second = self.first_hand(sight.own), _youngest(reports)
@@ -149,7 +149,7 @@ class GroupLag:
         await ask_all({lease.key: partial(self.ask, lease) for lease in unknown}, patience=patience)
 
     async def ask(self, lease: Lease) -> PartitionLag:
-        """Once it is our turn. Raises nothing: an error is part of the answer."""
+        """Ask about a lease once it is our turn. Raises nothing: an error is part of the answer."""
         feed = self.feeds[lease.pipeline]
         await self._take_turn(lease.pipeline)
         at = self._clock.monotonic()
@@ -163,7 +163,7 @@ class GroupLag:
         )
 
     async def _find_wait(self, lease: Lease) -> float | None:
-        """It is another question, so it waits for its turn."""
+        """How long the first event has waited. It takes another question, which waits for its turn."""
         self._first.note(lease)
         if not self._first.is_found(lease):
             await self._take_turn(lease.pipeline)
@@ -197,9 +197,9 @@ class GroupLag:
 
 
 def encoded_lags(lags: Lags) -> Iterator[dict[str, object]]:
-    """Entries of a host document, a few partitions each: events, or events and their age in seconds.
+    """Entries of a host document, some partitions each: the number of events, or that and its age in seconds.
 
-    waits: for how long the oldest event of each has waited, in the order of their names. Earlier versions do not read it.
+    waits: how long the oldest event of each partition has waited, in the order of names. Earlier versions do not read it.
     """
     for pipeline in sorted({key.pipeline for key in lags}):
         mine = sorted((key.partition, lag) for key, lag in lags.items() if key.pipeline == pipeline)
@@ -239,14 +239,14 @@ def _waits_in(entry: Fields, partitions: list[str]) -> Mapping[str, float | None
 
 
 def _rounded(seconds: float | None) -> float | None:
-    """Short, because there may be a thousand."""
+    """Short, because a document may have a thousand."""
     if seconds is None:
         return None
     return round(seconds, 1) if seconds < SHORT_S else round(seconds)
 
 
 def _lags_in(record: HostRecord) -> Lags:
-    """Documents that cannot be trusted are reported elsewhere."""
+    """Empty for documents that cannot be trusted, which are reported elsewhere."""
     fields = Fields(host_id(record.name), record.activity)
     try:
         return decoded_lags(fields, "lags") if fields.has("lags") else {}

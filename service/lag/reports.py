@@ -1,7 +1,7 @@
-"""What owners report of their partitions with each heartbeat: how long the oldest event has waited, in one figure a pipeline.
+"""What owners report of their partitions with each heartbeat: how long the oldest event has waited, one figure per pipeline.
 
-The figure is the maximum over all partitions of the pipeline that the host works on, so its document stays small. A reader
-takes the smaller of this figure and of what the lease shows for a partition. The maximum of these is the owner's again.
+The figure is the maximum over all partitions of the pipeline that the host works on, so its document stays small. For each
+partition, a reader takes the smaller of this figure and of what the lease shows. The maximum of these is the owner's again.
 
     session.report = lambda: encoded_waits(waits, leases)       what the owner writes into its session
     reports.note(records, at=began)                             sessions, as they were just read
@@ -24,18 +24,18 @@ from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.service.lag.measurement import PartitionLag
 
 OVERDUE_S = 1.0
-"""A heartbeat that is later than this is missed."""
+"""A heartbeat that is this late counts as missed."""
 KEPT_S = 60.0
-"""A session that was not read for so long is forgotten."""
+"""A session that was not read for this long is forgotten."""
 STALLED_S = 5.0
-"""So long after its checkpoint is due, a lease shows more than its owner: the owner does not read what the feed has."""
+"""If a lease still shows a higher age than its owner this long after a checkpoint was due, the owner misses the feed's events."""
 APART_S = 1.0
-"""What a report may be below the age by the lease without a contradiction."""
+"""How far a report may be below the age that the lease shows without contradicting it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerReport:
-    """waited_s: how long the oldest event of all of the owner's partitions had waited. age_s: since the report was seen.
+    """waited_s: how long the oldest event in all of the owner's partitions had waited. age_s: since the report was seen.
 
     beat_s: how often the owner reports. is_overdue: the next report is missing, so the owner may be dead.
     """
@@ -47,17 +47,17 @@ class OwnerReport:
 
     @property
     def seconds(self) -> float:
-        """As of now. An event that had waited for longer than a heartbeat waits still, as far as is known. So do all events
-        of an owner that may be dead."""
+        """The wait as of now. An event that had waited for longer than a heartbeat still waits, as far as is known. So do all
+        events of an owner that may be dead."""
         is_waiting = self.is_overdue or self.waited_s > self.beat_s
         return self.waited_s + (self.age_s if is_waiting else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A session. since: when this version of it was first seen. read: when it was last (Clock).
+    """A session. since: when this version of it was first seen. read: when it was last read (Clock).
 
-    has_moved: whether it replaced an earlier version meanwhile.
+    has_moved: whether it was seen to replace an earlier version.
     """
 
     record: HostRecord
@@ -67,16 +67,16 @@ class _Seen:
 
 
 class OwnerReports:
-    """As one process has seen them."""
+    """The owners' reports, as one process has seen them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[Tenant, _Seen] = {}
         self._apart: dict[LeaseKey, tuple[str | None, float]] = {}
-        """Partitions whose lease shows more than their owner: the position, and since when it does (Clock)."""
+        """Partitions whose lease shows a higher age than their owner: the position, and since when (Clock)."""
 
     def note(self, records: Iterable[HostRecord], *, at: float) -> None:
-        """at: when reading them began (Clock)."""
+        """Note sessions that were read. at: when reading them began (Clock)."""
         for record in records:
             seen = self._seen.get(record.tenant)
             if seen is None or record.tick > seen.record.tick:
@@ -87,7 +87,7 @@ class OwnerReports:
         self._seen = {tenant: seen for tenant, seen in self._seen.items() if now - seen.read <= KEPT_S}
 
     def find(self, leases: Iterable[Lease]) -> dict[LeaseKey, OwnerReport]:
-        """leases: all of each pipeline."""
+        """The owner's report for each partition that has one. leases: all of each pipeline."""
         held: dict[tuple[Tenant, str], list[Lease]] = {}
         for lease in leases:
             if lease.owner is not None and lease.incarnation is not None and not lease.closed:
@@ -103,7 +103,7 @@ class OwnerReports:
     def find_stalled(
         self, measured: Iterable[PartitionLag], reports: Mapping[LeaseKey, OwnerReport], lag_s: Mapping[str, float]
     ) -> frozenset[LeaseKey]:
-        """Partitions whose owner reports less than the feed, for longer than its checkpoint may take.
+        """Partitions whose owner has reported a lower age than the feed for longer than its checkpoint may take.
 
         lag_s: by pipeline, how far a lease may be behind what is delivered.
         """
@@ -153,7 +153,7 @@ def fingerprint_of(leases: Collection[Lease]) -> int:
 
 
 def _decoded_wait(entry: object, leases: Collection[Lease]) -> float | None:
-    """None if there is none about exactly these leases, or if it cannot be trusted."""
+    """The reported wait; None if the entry is not about exactly these leases, or cannot be trusted."""
     if not isinstance(entry, list | tuple) or len(entry) != 2:
         return None
     waited_s, fingerprint = entry

@@ -1,4 +1,4 @@
-"""Questions to Blob Storage, asked of blobs in the lease container that are created for them and removed in the end."""
+"""Questions to Blob Storage, about blobs in the lease container that are created for them and removed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold.service.probing.report import Finding, Question, judged
 
 RACERS = 10
 WRITES = 20
-COSTS = "writes and lists about 10 small blobs there some 80 times, and removes them in the end"
+COSTS = "writes and lists about 10 small blobs there some 80 times, and removes them at the end"
 
 
 class BlobPlace:

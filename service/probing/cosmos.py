@@ -1,4 +1,4 @@
-"""Questions to Cosmos DB, asked in a container that is created for them and removed in the end."""
+"""Questions to Cosmos DB, about a container that is created for them and removed at the end."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ KEYS = 50
 KEYS_END = 0x40 << 120
 """Hashes of keys are below this, although the last range ends at FF."""
 SILENT = 3
-"""So many 304 in a row are the end."""
+"""This many 304 in a row mean the end."""
 SILENCE_S = 0.2
 LISTED_S_MAX = 5.0
-COSTS = "sends it about 150 small requests, and removes it in the end; the account bills such a container for at least an hour"
+COSTS = "sends it about 150 small requests, and removes it at the end; the account bills such a container for at least an hour"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ReadChanges:
 
     @property
     def lsn(self) -> int:
-        """That of the ETag. Raises PositionLost."""
+        """The LSN of the ETag. Raises PositionLost."""
         return lsn_of(self.answer.etag)
 
     @property
@@ -74,7 +74,7 @@ class CosmosPlace:
         self.clock = clock
         self.container = ScratchContainer(account, database, name, timeout_s=ANSWER_S_MAX)
         self._reader = ScratchContainer(account, database, name, timeout_s=ANSWER_S_MAX)
-        """Without the session of the writer, as a feed reads: otherwise, a replica that lags would be passed over."""
+        """Without the session of the writer, as a feed reads: otherwise, replicas that lag would be skipped."""
         self.range = PhysicalRange("", KeyRange("", "FF"))
         self._numbers = count(1)
 
@@ -135,7 +135,7 @@ class CosmosPlace:
         what = f"{answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
         shown = ", ".join(f"{record.operation} at LSN {record.lsn}" for record in records[:20])
         self.notes.append(
-            f"changes ({mode}) behind {after or 'the beginning'}, at most {most}{where} -> {what}, ETag {answer.etag or 'none'},"
+            f"changes ({mode}) after {after or 'the beginning'}, at most {most}{where} -> {what}, ETag {answer.etag or 'none'},"
             f" session {answer.session or 'none'}{': ' if shown else ''}{shown}"
         )
         return changes
@@ -163,7 +163,7 @@ class CosmosPlace:
         return page
 
     async def _retry(self, call: Callable[[], Awaitable[FeedAnswer]]) -> FeedAnswer:
-        """Until it is not throttled."""
+        """Repeat the call until it is not throttled."""
         for _ in range(THROTTLED_MAX):
             answer = await call()
             if answer.status != THROTTLED:
@@ -192,7 +192,7 @@ async def ask_for_etag_of_304(place: CosmosPlace) -> Finding:
     name = await place.write()
     is_found = any(name in page.ids for page in await place.read_to_end(end.answer.etag))
     found = "finds" if is_found else "does not find"
-    return judged(f"the 304 has {end.answer.etag}; reading behind it {found} a later document", is_found)
+    return judged(f"the 304 has {end.answer.etag}; reading after it {found} a later document", is_found)
 
 
 async def ask_for_session(place: CosmosPlace) -> Finding:
@@ -235,7 +235,7 @@ async def ask_for_versions(place: CosmosPlace) -> Finding:
         after = page.answer.etag
     operations = [record.operation for record in found]
     images = [record.operation for record in found if "previous" in dict(record.properties)]
-    place.notes.append(f"previous images come with: {', '.join(images) or 'nothing'}")
+    place.notes.append(f"the feed has previous images of: {', '.join(images) or 'nothing'}")
     answer = f"{', '.join(operations) or 'nothing'}; previous images with {', '.join(images) or 'none'}"
     return either(answer, is_known=operations == ["create", "replace", "delete"])
 
@@ -243,12 +243,12 @@ async def ask_for_versions(place: CosmosPlace) -> Finding:
 async def ask_for_history(place: CosmosPlace) -> Finding:
     """How far back all versions can be read."""
     answers = [(await place.read(after, mode="all_versions")).answer.status for after in (None, position_behind(1))]
-    return either(f"from the beginning: {answers[0]}; behind LSN 1: {answers[1]}")
+    return either(f"from the beginning: {answers[0]}; after LSN 1: {answers[1]}")
 
 
 async def ask_for_unknown_range(place: CosmosPlace) -> Finding:
     answer = (await place.read(None, place=RangeSection("987654"))).answer
-    text = f"{answer.status}/{answer.substatus}, for a range that never was; only a split shows more"
+    text = f"{answer.status}/{answer.substatus}, for a range that never existed; only a split shows more"
     return judged(text, answer.status == GONE)
 
 
@@ -302,7 +302,7 @@ def _question(
 QUESTIONS: Sequence[Question[CosmosPlace]] = (
     _question("etag", "Is the ETag of a page the LSN up to which it is complete?", "yes", ask_for_etag_of_page),
     _question(
-        "etag-of-304", "Is the ETag of a 304 a position behind which nothing is missed?", "yes", ask_for_etag_of_304
+        "etag-of-304", "Is the ETag of a 304 a position after which nothing is missed?", "yes", ask_for_etag_of_304
     ),
     _question("session", "Is the LSN of the session token at least that of the ETag?", "yes", ask_for_session),
     _question("transactions", "Are documents of one transaction divided among pages?", "no", ask_for_transactions),
@@ -310,7 +310,7 @@ QUESTIONS: Sequence[Question[CosmosPlace]] = (
     _question(
         "versions",
         "Which changes does the feed of all versions and deletes have, and with which previous images?",
-        "all in their order, with any images; or it is not offered",
+        "all in order, with any images; or it is not offered",
         ask_for_versions,
     ),
     _question("history", "From where can all versions be read?", "from now on; more is not needed", ask_for_history),
@@ -320,7 +320,7 @@ QUESTIONS: Sequence[Question[CosmosPlace]] = (
     ),
     _question(
         "compare-and-swap",
-        "Is a replace with `If-Match` a compare-and-swap, and a create one that exists?",
+        "Is a replace with `If-Match` a compare-and-swap, and is a create of an existing document refused?",
         "yes",
         ask_for_compare_and_swap,
     ),

@@ -1,4 +1,4 @@
-"""Questions to an event hub, asked in one partition of a hub that nothing else uses, under producer groups of their own."""
+"""Questions to an event hub, about one partition of a hub that nothing else uses, under producer groups of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECEIVERS = 5
 RACES = 5
 REPEATED = 12
 STARTING_NUMBER = 1000
-COSTS = "publishes about 100 small events to it, which stay until retention removes them, and asks up to 100 times for metadata"
+COSTS = "publishes about 100 small events to it, which stay until retention deletes them, and requests metadata up to 100 times"
 
 
 async def ask_for_nothing_published(place: HubPlace) -> Finding:
@@ -104,7 +104,8 @@ async def ask_for_late_batch(place: HubPlace) -> Finding:
     behind = [late for late, mark in marks if late in stored and max(stored[late]) > max(stored.get(mark, [0]))]
     text = f"{'accepted' if accepted else 'refused'} and {'stored' if is_stored else 'not stored'}"
     return judged(
-        f"a batch sent after the raise is {text}; of {RACES} that raced with one, {len(behind)} came behind the next level's",
+        f"a batch sent after the raise is {text}; of {RACES} batches that raced with a raise, {len(behind)} were stored after a"
+        " batch of the next level",
         not accepted and not is_stored and not behind,
     )
 
@@ -216,12 +217,12 @@ async def ask_for_age_of_management(place: HubPlace) -> Finding:
     began = place.clock.monotonic()
     while (last := (await place.broker.read_extent(place.partition)).last) <= before:
         age_s = place.clock.monotonic() - began
-        place.note(f"{age_s:.2f} s after the acknowledgement, $management has as the last event {last}")
+        place.note(f"{age_s:.2f} s after the acknowledgement, $management reports the last event {last}")
         if age_s > 2 * OLD_S_MAX:
             return judged(f"more than {age_s:.0f} s", False)
         await place.clock.sleep(POLL_S if age_s < 1 else 1.0)
     age_s = place.clock.monotonic() - began
-    place.note(f"{age_s:.2f} s after the acknowledgement, $management has as the last event {last}")
+    place.note(f"{age_s:.2f} s after the acknowledgement, $management reports the last event {last}")
     return judged(f"up to {age_s:.2f} s", age_s <= OLD_S_MAX)
 
 
@@ -231,7 +232,7 @@ async def ask_for_end_of_receiver(place: HubPlace) -> Finding:
     await (await place.attach(place.new_group(), 1, None)).send()
     async with place.receiving(place.beginning) as receiver:
         end = (await receiver.take_next()).end
-    place.note(f"an event was stored behind sequence {before}; then a receiver attached, and reports the end {end}")
+    place.note(f"an event was stored after sequence {before}; then a receiver attached, and reports the end {end}")
     return judged(f"the reported end is {end}, the stored one at least {before + 1}", end is not None and end > before)
 
 
@@ -240,7 +241,7 @@ async def ask_for_first_event(place: HubPlace) -> Finding:
     async with place.receiving(place.beginning) as receiver:
         await receiver.take_next()
     took_s = place.clock.monotonic() - began
-    return judged(f"after {took_s:.2f} s, with the attach", took_s <= OLD_S_MAX)
+    return judged(f"after {took_s:.2f} s, including the attach", took_s <= OLD_S_MAX)
 
 
 async def ask_for_receivers(place: HubPlace) -> Finding:
@@ -252,7 +253,7 @@ async def ask_for_receivers(place: HubPlace) -> Finding:
                 attached += 1
         except (FeedError, Fenced) as error:
             why = f": {error}"
-    place.note(f"{attached} of {RECEIVERS} receivers without epoch are attached at a time{why}")
+    place.note(f"{attached} of {RECEIVERS} receivers without epoch are attached at the same time{why}")
     return judged(f"{attached} of {RECEIVERS}{why}", attached == RECEIVERS)
 
 
@@ -267,7 +268,7 @@ async def ask_for_epochs(place: HubPlace) -> Finding:
         except Fenced as error:
             refused = f"refused: {error}"
     place.note(
-        f"a receiver with epoch 2 attaches beside one with epoch 1 -> the latter is {displaced or 'not displaced'}"
+        f"a receiver with epoch 2 attaches in addition to one with epoch 1 -> the latter is {displaced or 'not displaced'}"
     )
     place.note(f"another one with epoch 1 -> {refused}")
     return judged(
@@ -277,7 +278,7 @@ async def ask_for_epochs(place: HubPlace) -> Finding:
 
 
 async def _end_of(receiver: Receiver) -> str | None:
-    """How it is displaced; None if it is not."""
+    """How the receiver is displaced; None if it is not."""
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             while True:
@@ -364,7 +365,7 @@ QUESTIONS: tuple[Question[HubPlace], ...] = (
     ),
     Question(
         id="hub-return-behind",
-        text="Which last number does a producer get that returns behind it?",
+        text="Which last number does a producer get if it attaches again with a lower number than its last one?",
         assumed="the service's number or its own",
         ask=ask_for_return_behind,
     ),
@@ -376,7 +377,7 @@ QUESTIONS: tuple[Question[HubPlace], ...] = (
     ),
     Question(
         id="hub-repeated-batches",
-        text="How many batches does it recognize if they are repeated?",
+        text="How many earlier batches of a producer does the service recognize if they are sent again?",
         assumed="at least the last one of a producer",
         ask=ask_for_repeated_batches,
     ),
@@ -412,7 +413,7 @@ QUESTIONS: tuple[Question[HubPlace], ...] = (
     ),
     Question(
         id="hub-start-behind-end",
-        text="Is a receiver refused that starts behind the partition's end?",
+        text="Is a receiver that starts past the partition's end refused?",
         assumed="yes or no",
         ask=ask_for_start_behind_end,
     ),

@@ -28,7 +28,7 @@ POLL_S = 0.2
 
 
 class Sender:
-    """A producer's link, and where it stands."""
+    """A producer's link, and its position."""
 
     def __init__(self, place: HubPlace, link: SenderLink, position: ProducerPosition) -> None:
         self.position = position
@@ -36,7 +36,7 @@ class Sender:
         self._link = link
 
     async def send(self, events: int = 1, *, after: ProducerPosition | None = None) -> list[bytes]:
-        """Publish new events, and return their bodies. after: other numbers than the next. Raises PublishError, TimeoutError."""
+        """Publish new events, and return their bodies. after: if not the next numbers. Raises PublishError, TimeoutError."""
         bodies = self._place.new_bodies(events)
         await self.send_bodies(bodies, after or self.position)
         if after is None:
@@ -47,7 +47,7 @@ class Sender:
         """Raises PublishError, TimeoutError."""
         payloads = [self._place.broker.prepared(OutgoingEvent(body=body)).payload for body in bodies]
         names = ", ".join(body.decode() for body in bodies)
-        text = f"{self._place.named(after.group)} sends {names} behind {after.number} at level {after.level}"
+        text = f"{self._place.named(after.group)} sends {names} after number {after.number} at level {after.level}"
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await self._link.send(payloads, after, None, lambda: None)
@@ -75,7 +75,7 @@ class HubPlace:
         self.partition = partition
         self.broker = EventHubsBroker(account, timeout_s=ANSWER_S_MAX)
         self.oldest: tuple[ProducerPosition, float] | None = None
-        """The producer that has published first, and when."""
+        """The producer that published first, and when."""
         self._consumer_group = consumer_group
         self._group = group
         self._threaded = threaded
@@ -117,7 +117,7 @@ class HubPlace:
 
     @property
     def beginning(self) -> str:
-        """Lets the first event of this probe through, and what follows."""
+        """A selector that lets the first event of this probe through, and what follows."""
         return selector(BEGINNING if self._began == 0 else EventPosition(self._began - 1))
 
     def receiving(self, selected: str, epoch: int | None = None) -> AbstractAsyncContextManager[Receiver]:
@@ -129,7 +129,7 @@ class HubPlace:
     async def attach(self, group: int, level: int | None, number: int | None) -> Sender:
         """Raises PublishError, TimeoutError."""
         asked = AttachRequest(group=group, level=level, number=number)
-        text = f"{self.named(group)} attaches at level {shown_number(level)} behind {shown_number(number)}"
+        text = f"{self.named(group)} attaches at level {shown_number(level)} with number {shown_number(number)}"
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 link = await self.broker.attach(self.partition, asked, idempotent=True)
@@ -138,7 +138,7 @@ class HubPlace:
             raise
         self._links.append(link)
         assert link.numbers is not None, "an idempotent link has numbers"
-        self.note(f"{text} -> level {link.numbers.level}, behind {link.numbers.number}")
+        self.note(f"{text} -> level {link.numbers.level}, number {link.numbers.number}")
         return Sender(self, link, link.numbers)
 
     async def read(self) -> dict[bytes, list[int]]:

@@ -125,7 +125,7 @@ class ProbeReport:
         return not self.left and all(answer.verdict in ("holds", "either") for answer in self.answers)
 
     def without(self, names: Mapping[str, str]) -> ProbeReport:
-        """With the names of accounts and the like replaced. Pure."""
+        """The report, with the names of accounts and the like replaced. Pure."""
         return replace(
             self,
             systems={
@@ -149,7 +149,7 @@ def _hidden(text: str, names: Mapping[str, str]) -> str:
 
 
 def unopened(system: str, error: Exception) -> Answer:
-    """The system could not be reached, or refused."""
+    """The only answer of a system that could not be reached, or that refused."""
     return Answer(
         id=f"{system}-open",
         question="Does the service answer at all?",

@@ -1,7 +1,7 @@
 """Names and attributes of OpenTelemetry's semantic conventions, for spans and metrics. Pure.
 
 Messaging, in development: https://opentelemetry.io/docs/specs/semconv/messaging/. Databases, stable:
-https://opentelemetry.io/docs/specs/semconv/database/. Which version, and what of it is optional, is decided in
+https://opentelemetry.io/docs/specs/semconv/database/. The version, and which optional parts to follow, are decided in
 docs/decisions/0027-telemetry-follows-the-conventions.md.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 from leasehold.pipeline.endpoint import Endpoint
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.43.0"
-"""The version that these names are of."""
+"""The version that defines these names."""
 
 Value = str | int | float | bool
 Kind = Literal["internal", "client", "producer", "consumer"]
@@ -34,7 +34,7 @@ class Operation:
 def messaging(
     endpoint: Endpoint, name: str, type: str, *, pipeline: str | None = None, partition: str | None = None
 ) -> Operation:
-    """An operation on messages. pipeline: of a consumer; its name is the group of a source that has none."""
+    """An operation on messages. pipeline: of a consumer; its name is the group if the source has none."""
     group = None if pipeline is None else endpoint.group or pipeline
     return Operation(
         f"{name} {endpoint.name}",

@@ -19,12 +19,12 @@ Figures = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One figure of a metric, and what it is of."""
+    """One value of a metric, and its attributes."""
 
     attributes: Mapping[str, Value]
     value: float = 0.0
     counts: tuple[int, ...] = ()
-    """For a histogram: how many up to each of `bounds`, and beyond the last; `value` is the sum."""
+    """For a histogram: how many values are in each bucket of `bounds`, and beyond the last; `value` is the sum."""
     bounds: tuple[float, ...] = ()
 
 
@@ -43,7 +43,7 @@ UNITS: Mapping[str, str] = {"seconds": "s", "bytes": "By"}
 
 
 def figure_of(family: Metric) -> Figure:
-    """A metric of /metrics, under its name there without `_total`, as Prometheus names what it gets by OTLP."""
+    """A metric of /metrics, under its name there without `_total`, which Prometheus adds to what it gets by OTLP."""
     kind: Figures = "counter" if family.type == "counter" else "histogram" if family.type == "histogram" else "gauge"
     points = _histograms(family) if kind == "histogram" else _numbers(family, "_total" if kind == "counter" else "")
     unit = UNITS.get(family.name.rpartition("_")[2], "")
@@ -57,7 +57,7 @@ def _numbers(family: Metric, suffix: str) -> Iterator[Point]:
 
 
 def _histograms(family: Metric) -> Iterator[Point]:
-    """Prometheus counts what is at most so large, and OTLP what lies between two bounds."""
+    """Prometheus counts all values up to a bound, and OTLP those between two bounds."""
     cumulative: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in family.samples:
         if sample.name == f"{family.name}_bucket":

@@ -5,10 +5,10 @@
 
 A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
-Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on.
+Lines of the standard library's logging have the same form: this project's at the configured level, others' from warning on.
 The SDKs of Azure and OpenTelemetry log only with `debug`, because a failure there is reported once, in a line of ours with a
 remedy.
-What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
+What looks like a password is masked before it is written, and nothing in a value can begin a new line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from leasehold.service.texts import MASK, names_a_secret, readable
 
 PACKAGES = ("leasehold",)
 SDKS = ("azure", "opentelemetry")
-"""Their errors are also raised or reported, and logged there."""
+"""Their errors are also raised or reported, and are logged by the code that gets them."""
 
 SILENT = logging.CRITICAL + 1
 _OURS = "leasehold"
@@ -43,18 +43,18 @@ _BARE = re.compile(r"""[^\s"'=\\]+""")
 
 
 def logger() -> FilteringBoundLogger:
-    """Where the service logs. Fields go by name; `exc_info=True` adds the traceback of the exception in hand."""
+    """The service's logger. Fields are keyword arguments; `exc_info=True` adds the traceback of the current exception."""
     return cast(FilteringBoundLogger, structlog.get_logger("leasehold"))
 
 
 def configure(log: LogSettings, host: str) -> None:
-    """From now on, for the whole process. Raises ConfigurationError if the file cannot be opened."""
+    """Set up logging for the whole process. Raises ConfigurationError if the file cannot be opened."""
     _install(_handler(log, host), _level(log))
     hush(log)
 
 
 def default_logger(host: str) -> FilteringBoundLogger:
-    """For a program that gives no logger of its own: as it has set up structlog, or else from `info` on to standard error.
+    """For a program that passes no logger: structlog as the program has set it up, or else from `info` on to standard error.
 
     Nothing of the program's own logging is changed.
     """
@@ -69,7 +69,7 @@ def default_logger(host: str) -> FilteringBoundLogger:
 
 
 def hush(log: LogSettings) -> None:
-    """Errors that SDKs log and also raise only help to find a fault in the SDK."""
+    """Silence SDKs below `debug`: errors that they both log and raise only help to find a fault in the SDK."""
     for name in SDKS:
         logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
 
@@ -92,9 +92,9 @@ def _handler(log: LogSettings, host: str) -> logging.Handler:
 
 
 class FieldsHandler(logging.Handler):
-    """Hands on every line as fields, without secrets, and its time. send: must not wait, and not raise.
+    """Passes on every line as fields without secrets, and its time. send: must neither wait nor raise.
 
-    level: of this project's own lines; others' are handed on from warning on, as in the log.
+    level: of this project's own lines; others' are passed on from warning on, as in the log.
     """
 
     def __init__(self, host: str, send: Callable[[EventDict, float], None], level: str) -> None:
@@ -127,7 +127,7 @@ class FieldsHandler(logging.Handler):
 def _through_stdlib(level: int) -> dict[str, Any]:
     return {
         "processors": [ProcessorFormatter.wrap_for_formatter],
-        "wrapper_class": structlog.make_filtering_bound_logger(min(level, logging.CRITICAL)),  # it knows no higher one
+        "wrapper_class": structlog.make_filtering_bound_logger(min(level, logging.CRITICAL)),  # its highest
     }
 
 
@@ -135,7 +135,7 @@ def _open(log: LogSettings) -> logging.Handler:
     if log.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
-        if log.file.is_fifo():  # to open it would wait for its reader
+        if log.file.is_fifo():  # opening it would wait for its reader
             os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
         assert handler.stream is not None, "opened at once"
@@ -151,7 +151,7 @@ def _open(log: LogSettings) -> logging.Handler:
 
 
 class _File(WatchedFileHandler):
-    """A line that cannot be written is lost, and costs the host nothing. Standard error has the reason, once until it works."""
+    """A line that cannot be written is lost, and costs the host nothing. Standard error gets the reason once per outage."""
 
     _is_failing = _has_reported = False
 
@@ -159,7 +159,7 @@ class _File(WatchedFileHandler):
         self._is_failing = False
         try:
             super().emit(record)
-        except OSError:  # of opening the file again, which logging lets through
+        except OSError:  # from opening the file again: logging lets it through
             self.handleError(record)
         self._has_reported = self._has_reported and self._is_failing
 
@@ -197,7 +197,7 @@ def _install(handler: logging.Handler, level: int) -> None:
 
 
 class _Stamped:
-    """The fields in plain values, without secrets, behind those that every line has."""
+    """The fields in plain values, without secrets, after those that every line has."""
 
     def __init__(self, host: str) -> None:
         self._host = host

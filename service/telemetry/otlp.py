@@ -1,9 +1,9 @@
 """Traces, metrics and logs, sent to a collector by OTLP over HTTP. The only module that imports OpenTelemetry.
 
-Threads of the SDK's send what waits, and what waits is bounded: if the collector does not take it, spans and logs are dropped,
-and no work waits. The SDK's own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_BLRP_*,
-OTEL_METRIC_EXPORT_INTERVAL, OTEL_RESOURCE_ATTRIBUTES, ...) hold as it documents them. Nothing is registered for the whole
-process but the handler of logs, so traces and metrics of other libraries are not sent.
+The SDK's threads send from bounded queues: if the collector accepts nothing, spans and logs are dropped, and no work waits.
+The SDK's own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_BLRP_*,
+OTEL_METRIC_EXPORT_INTERVAL, OTEL_RESOURCE_ATTRIBUTES, ...) apply as the SDK documents them. Only the handler of logs is
+registered for the whole process, so traces and metrics of other libraries are not sent.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Exports:
         return getattr(cls._thread, "exports", False)
 
     def watch(self, exporter: Any, size: Callable[[Any], int]) -> None:
-        """From now on. All exporters have this method, and a result with the name SUCCESS."""
+        """Watch its `export` from now on. All exporters have this method, and a result with the name SUCCESS."""
         export = exporter.export
 
         def watched(batch: Any, *given: Any, **named: Any) -> Any:
@@ -150,7 +150,7 @@ async def _end(what: str, shutdown: Callable[[], object]) -> None:
 
     threading.Thread(
         target=shut, name=f"closing {what}", daemon=True
-    ).start()  # an end of the process waits for no other
+    ).start()  # the end of the process does not wait for daemons
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
             await done.wait()
@@ -260,7 +260,7 @@ class OtlpMetrics:
     """Sends what `read` returns, at the interval of OTEL_METRIC_EXPORT_INTERVAL and once more at the end.
 
     The SDK's readers export what its own instruments have measured, and those have no histograms of counts made elsewhere.
-    So a thread here calls the exporter. endpoint: as of OtlpTraces. Raises ValueError if a variable cannot be read.
+    So a thread here calls the exporter. endpoint: as for OtlpTraces. Raises ValueError if a variable cannot be read.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ def _histogram(point: Point, since_ns: int, now_ns: int) -> HistogramDataPoint:
 
 
 class OtlpLogs:
-    """Sends the lines of the log. endpoint: as of OtlpTraces. Raises ValueError if a variable cannot be read."""
+    """Sends the lines of the log. endpoint: as for OtlpTraces. Raises ValueError if a variable cannot be read."""
 
     def __init__(self, endpoint: str | None, *, host: str, log: Log, level: str) -> None:
         exporter = OTLPLogExporter(endpoint=endpoint)

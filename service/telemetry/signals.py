@@ -49,14 +49,14 @@ DISABLED, PROPAGATORS = "OTEL_SDK_DISABLED", "OTEL_PROPAGATORS"
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 SPOKEN = "http/protobuf"
 NOT_OURS = {"traces": ("none",), "metrics": ("none", "prometheus"), "logs": ("none",)}
-"""Exporters that ask nothing of us: /metrics is there in any case."""
+"""Exporters that need nothing from this module: /metrics exists in any case."""
 
 
 class Exporter(Protocol):
-    """Sends something beside the work, from its start to its end."""
+    """Sends something while the host works, from the start to the end of the work."""
 
     def start(self) -> None:
-        """On the event loop, before the work begins."""
+        """Called on the event loop, before the work begins."""
         ...
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ def metrics_of(
     log: Log,
     read: Callable[[], Awaitable[list[Figure]]],
 ) -> Exporter | None:
-    """read: what to send now. None and StartFailed as of `traces_of`."""
+    """read: what to send now. None and StartFailed as for `traces_of`."""
 
     def make(endpoint: str | None) -> Exporter:
         from leasehold.service.telemetry.otlp import OtlpMetrics
@@ -98,7 +98,7 @@ def metrics_of(
 def logs_of(
     settings: TelemetrySettings, log_settings: LogSettings, environ: Mapping[str, str], *, host: str, log: Log
 ) -> Exporter | None:
-    """The log of the whole process, at its level. None and StartFailed as of `traces_of`."""
+    """The log of the whole process, at its level. None and StartFailed as for `traces_of`."""
 
     def make(endpoint: str | None) -> Exporter:
         from leasehold.service.telemetry.otlp import OtlpLogs
@@ -109,7 +109,7 @@ def logs_of(
 
 
 def lacking(settings: TelemetrySettings) -> list[str]:
-    """What the settings ask for and is not installed."""
+    """What the settings require and is not installed."""
     wanted = [signal for signal in SIGNALS if getattr(settings, signal.name) is not None]
     if not wanted:
         return []
@@ -121,7 +121,7 @@ def lacking(settings: TelemetrySettings) -> list[str]:
 
 
 def is_configured(signal: Signal, environ: Mapping[str, str]) -> bool:
-    """By the variables alone: an endpoint, or an exporter that is named."""
+    """Whether the variables alone configure the signal: by an endpoint, or by the name of an exporter."""
     exporter = environ.get(signal.exporter, "").strip().lower()
     if exporter:
         return exporter not in NOT_OURS[signal.name]
@@ -135,7 +135,7 @@ def propagates(environ: Mapping[str, str]) -> bool:
 
 
 def with_path(signal: Signal, endpoint: str) -> str:
-    """A collector's address alone stands for the path that OTLP has for the signal."""
+    """A collector's address alone gets the path that OTLP has for the signal."""
     parts = urlsplit(endpoint)
     return urlunsplit(parts._replace(path=signal.path)) if parts.path in ("", "/") else endpoint
 
@@ -143,7 +143,7 @@ def with_path(signal: Signal, endpoint: str) -> str:
 def _opened(
     signal: Signal, endpoint: str | None, environ: Mapping[str, str], log: Log, make: Callable[[str | None], T]
 ) -> T | None:
-    """make: with None for the endpoint of the variables, which the exporter reads itself, as it does with headers and
+    """make: called with None for the endpoint of the variables, which the exporter reads itself, like headers and
     certificates."""
     if environ.get(DISABLED, "").strip().lower() == "true":
         return None
@@ -171,7 +171,7 @@ def _check_protocol(signal: Signal, environ: Mapping[str, str]) -> None:
         if protocol := environ.get(name):
             if protocol != SPOKEN:
                 raise StartFailed(
-                    f"{name} is '{protocol}': set it to {SPOKEN}, and the endpoint to one that takes that"
+                    f"{name} is '{protocol}': set it to {SPOKEN}, and the endpoint to one that accepts it"
                 )
             return
 

@@ -1,7 +1,6 @@
-"""What becomes of spans: acquisitions, renewals, requests and releases of leases, and batches with their stages; and where
-spans go.
+"""Spans of acquisitions, renewals, requests and releases of leases, and of batches with their stages; and where spans go.
 
-A batch has a span that begins when the batch has been transformed, before its output is sent: what is published bears its
+A batch has a span that begins when the batch has been transformed, before its output is sent: what is published carries its
 context. All other spans are reported once they have ended. Attributes are those of leasehold.service.telemetry.conventions, and
 `leasehold.*` for lease, epoch and positions. Texts are cut, and secrets are masked.
 """
@@ -32,7 +31,7 @@ TEXT_MAX = 200
 """Characters of an attribute. Positions of files are long, and errors are for the log."""
 
 About = Mapping[str, str | int | None]
-"""Attributes of one operation, beside those of its lease."""
+"""Attributes of one operation, in addition to those of its lease."""
 NOTHING: About = MappingProxyType({})
 
 
@@ -45,7 +44,7 @@ class SpanFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """An operation. took_s: since when, up to ended_s_ago. error: why it failed, if it did."""
+    """An operation. took_s: how long it took, until `ended_s_ago`. error: why it failed, if it did."""
 
     name: str
     took_s: float
@@ -81,7 +80,7 @@ class Traces(Protocol):
 
     @property
     def made(self) -> int:
-        """How many so far, without those that the sampler left out."""
+        """How many spans were made so far, without those that the sampler left out."""
         ...
 
     @property
@@ -100,7 +99,7 @@ class Traces(Protocol):
         within: SpanHandle | TraceContext | None = None,
         links: Sequence[SpanHandle | TraceContext] = (),
     ) -> OpenSpan:
-        """It has lasted `took_s` already."""
+        """Begin a span that has already lasted `took_s`."""
         ...
 
     async def close(self) -> None:
@@ -108,13 +107,13 @@ class Traces(Protocol):
         ...
 
 
-# Each operation is a trace of its own, so that none grows for as long as a lease is held. Those of a tenure refer to its
+# Each operation is a trace of its own, so that no trace grows while a lease is held. The traces of a tenure refer to its
 # `acquire`, and a checkpoint belongs to the trace of the newest batch that it covers.
 
 
 @dataclass(slots=True)
 class _Tenure:
-    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host requests it.
+    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host has requested the lease.
     context: of its newest batch that was delivered or failed."""
 
     acquired: SpanHandle
@@ -186,7 +185,7 @@ class RunTracer:
         return traced.process
 
     def fail(self, error: SpanFailure) -> OpenSpan | None:
-        """End every batch that was being delivered. Those behind it are dropped, and read again."""
+        """End every batch that was being delivered. Later batches are dropped, and read again."""
         failed = None
         for traced in self._open.values():
             if traced.delivery is not None:
@@ -210,7 +209,7 @@ class RunTracer:
         return Span(name=_named(operation), kind=kind, took_s=took_s, attributes=attributes, ended_s_ago=ended_s_ago)
 
     def _send_stages(self, traced: _Traced) -> None:
-        """One after the other, up to the delivery."""
+        """Send the spans of the stages, one after the other, up to the delivery."""
         now, batch = self._clock.monotonic(), traced.batch
         queued_s, ended_s_ago = traced.delivered_since - traced.since, now - traced.since
         receive = self.span(
@@ -228,7 +227,7 @@ class RunTracer:
 
 
 class TracedStats(Stats):
-    """What is kept for spans to come is bounded by the leases of the group."""
+    """Statistics that also make spans. What they keep for later spans is bounded by the leases of the group."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """`leasehold demo`: the bank, end to end on one machine, and its balances checked against a plain computation.
 
 Everything is kept in one directory: the transactions, the two logs, the leases, PostgreSQL, the settings (`bank.yaml`) and the
-host's log. Run again with the same directory, it finds everything done and changes nothing.
+host's log. A second run with the same directory finds everything done, and changes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BALANCES = "SELECT * FROM balances"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """directory: where the state stays; None for one that goes. transactions: a file to use instead of the made-up ones.
+    """directory: where the state stays; None for a temporary one. transactions: a file to use instead of the made-up ones.
 
     fail: the failure to show.
     """
@@ -65,7 +65,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """account -> balance, and account -> how many events it is made of."""
+    """account -> balance, and account -> how many events that balance is the sum of."""
 
     balances: dict[str, Decimal]
     events: dict[str, int]
@@ -98,7 +98,7 @@ class DemoResult:
 
     @property
     def differing(self) -> list[str]:
-        """Accounts whose balance, or how many events it is made of, is not as expected."""
+        """Accounts with another balance, or another number of events, than expected."""
         names = self.found.balances.keys() | self.expected.balances.keys()
         return sorted(name for name in names if self.found.of(name) != self.expected.of(name))
 
@@ -121,7 +121,7 @@ class DemoResult:
 
 
 async def run_demo(options: DemoOptions) -> DemoResult:
-    """Run it, show it, check it. Raises StartFailed, DemoFailed, ConfigurationError, demo_data.InvalidTransactions."""
+    """Run the demo, show it, check it. Raises StartFailed, DemoFailed, ConfigurationError, demo_data.InvalidTransactions."""
     screen = screen_of(sys.stderr if options.as_json else sys.stdout)
     stop = asyncio.Event()
     with stopping(stop.set), ExitStack() as stack:
@@ -159,7 +159,7 @@ class _DemoRun:
         return sum(self.expected.events.values())
 
     async def process(self) -> None:
-        """All pipelines, until nothing is left to do. Raises DemoFailed."""
+        """Run all pipelines until nothing is left to do. Raises DemoFailed."""
         settings = config.load(self.directory / "bank.yaml", {DSN: self.dsn})
         processor = processor_of(settings, host=self.host, log=logs.logger())
         await self._process(settings, processor, await count_done(processor))
@@ -167,7 +167,7 @@ class _DemoRun:
             say(self.screen, _nothing_done(self.expected))
 
     async def fail(self, failure: PlannedFailure) -> None:
-        """One part of the bank fails; then `process`, which recovers from it. Raises DemoFailed."""
+        """Let one part of the bank fail, and then process everything, which recovers from it. Raises DemoFailed."""
         bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(say, self.screen))
         async with bank.failed(failure) as victim:
             say(self.screen, f"{failure.part} {failure.what}")
@@ -231,7 +231,7 @@ class _DemoRun:
         say(self.screen, f"{failure.part} has ended: nothing of its old batch was stored, because its epoch was over")
 
     async def _stored(self, pipeline: str) -> int:
-        """How many transactions its output holds; 0 if there is none yet."""
+        """How many transactions the pipeline's output holds; 0 if there is no output yet."""
         if pipeline == "balances":
             from psycopg.errors import UndefinedTable
 
@@ -266,7 +266,7 @@ def _heed(last: Backlog | None, screen: Console) -> None:
 
 @contextmanager
 def _directory(wanted: Path | None) -> Iterator[Path]:
-    """Nothing is made where PostgreSQL could not live."""
+    """The demo's directory, which is not created if PostgreSQL could not live in it."""
     if wanted is None:
         check_place(Path(tempfile.gettempdir()))
         with tempfile.TemporaryDirectory(prefix="leasehold-bank-") as made:
@@ -315,7 +315,7 @@ def _report(result: DemoResult, kept: Path | None, screen: Console) -> None:
 
 
 def _kept(directory: Path | None) -> list[str]:
-    """What is left to look at."""
+    """What is left for the user to look at."""
     if directory is None:
         return [f"nothing is kept; `--dir DIRECTORY` keeps everything ({TEMPLATE}, and the database to look into)"]
     return [

@@ -1,6 +1,6 @@
 """`leasehold demo --fail NAME`: one host of the bank fails in a process of its own, and the demo's host recovers from it.
 
-The event generator, the stream processor and the view generator are hosts of one pipeline each. Those before the failing host
+The event generator, the stream processor and the view generator are hosts of one pipeline each. The hosts before the failing one
 finish their work. The failing host is killed after it has stored a batch, and before it has checkpointed its position. Or it is
 stopped with a batch in hand, and continues after its partitions have a new owner.
 """
@@ -27,7 +27,7 @@ PARTS = {"generate": "event-generator", "transform": "stream-processor", "balanc
 CRASH_POINT = "LEASEHOLD_CRASH_POINT"
 LOOK_S = 0.1
 BATCH_EVENTS = 100
-"""So that something is left to do when a part fails."""
+"""Few, so that something is left to do when a part fails."""
 
 FailureName = Literal["event-generator-crash", "stream-processor-crash", "view-generator-crash", "duplicated-consumer"]
 
@@ -79,7 +79,7 @@ class Bank:
 
     @asynccontextmanager
     async def failed(self, failure: PlannedFailure) -> AsyncIterator[Victim]:
-        """The failing host, killed or frozen. It is ended in the end. Raises DemoFailed."""
+        """The failing host, killed or frozen. It is ended with the context. Raises DemoFailed."""
         for pipeline, part in PARTS.items():
             if pipeline == failure.pipeline:
                 break
@@ -130,7 +130,7 @@ class Victim:
         self._stop = stop
 
     async def changed(self) -> int:
-        """Waits until it ends or stops itself: its exit code, or minus the signal. Raises DemoFailed if the user stops."""
+        """Wait until it ends or stops itself. Returns its exit code, or minus the signal. Raises DemoFailed if the user stops."""
         while (code := self._look()) is None and not self._stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), LOOK_S)
@@ -139,7 +139,7 @@ class Victim:
         return code
 
     def _look(self) -> int | None:
-        """None: nothing has changed."""
+        """Its exit code, or minus the signal; None if nothing has changed."""
         found, status = os.waitpid(self._process.pid, os.WUNTRACED | os.WNOHANG)
         if not found:
             return None

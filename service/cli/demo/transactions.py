@@ -1,4 +1,4 @@
-"""The bank's transactions: made up, or read from a user's CSV; dealt out to files; and what the balances have to be.
+"""The bank's transactions, made up or read from a user's CSV and dealt out to files; and what the balances have to be.
 
 Plain Python throughout, and nothing shared with the pipeline: `expected_balances` is what the demo is checked against.
 """
@@ -30,7 +30,7 @@ AMOUNT = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,2})?", re.ASCII)
 
 
 class InvalidTransactions(StartFailed):
-    """Transactions that cannot be used, or a directory that holds others."""
+    """The transactions cannot be used, or the directory holds others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Transaction:
 
 
 def generated(count: int = 1000, customers: int = 5, seed: int = 2020) -> list[Transaction]:
-    """The same ones for the same arguments, with every Python: `random()` alone is promised never to change."""
+    """The same ones for the same arguments, with every Python: only `random()` is used, which is promised never to change."""
     rng = random.Random(seed)  # noqa: S311  # play money
     now = _OPENING
     made = []
@@ -87,10 +87,10 @@ def expected_events(rows: Iterable[Transaction]) -> dict[str, int]:
 
 
 def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> list[Path]:
-    """transactions-1.csv, ...: rows are dealt out one by one, so that the files are of one length.
+    """Write transactions-1.csv, ...: rows are dealt out one by one, so that the files are of equal length.
 
-    What is there already stays untouched, as a feed may have read it. Raises InvalidTransactions if the directory holds other
-    transactions than these, and writes nothing then.
+    Existing files stay untouched, because a feed may have read them. Raises InvalidTransactions, and writes nothing, if the
+    directory holds other transactions than these.
     """
     wanted = {directory / f"transactions-{n}.csv": _csv(rows[n - 1 :: files]) for n in range(1, files + 1)}
     try:
@@ -110,14 +110,14 @@ def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> l
 
 def _csv(rows: Iterable[Transaction]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # by itself it would leave a lone \r unquoted
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # else a lone \r would be unquoted
     writer.writerow(COLUMNS)
     writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
     return text.getvalue().encode()
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    """False if there is no such file. Raises InvalidTransactions if it is another one."""
+    """False if there is no such file. Raises InvalidTransactions if it has other content."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _refuse_other(path: Path) -> NoReturn:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and under a name that no feed looks for until it is whole."""
+    """Write the file whole or not at all; until it is whole, it has a name that no feed looks for."""
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("wb") as file:
         file.write(content)

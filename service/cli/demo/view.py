@@ -22,7 +22,7 @@ LINES_S = 2.0
 
 
 async def count_done(processor: ProcessorCore) -> dict[str, int]:
-    """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
+    """How many events each pipeline has processed, by its leases, before the processor starts. Raises StoreError."""
     feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
     leases = (await processor.keeper.scan(feeds)).leases
     left = await measure_lag(leases, feeds)
@@ -31,7 +31,7 @@ async def count_done(processor: ProcessorCore) -> dict[str, int]:
 
 
 class DemoView:
-    """Redrawn in place on a terminal; a line now and then where output goes to a file.
+    """Redrawn in place on a terminal; a line now and then if output goes to a file.
 
     before: what each pipeline had done when this processor started.
     """
@@ -50,7 +50,7 @@ class DemoView:
 
     @asynccontextmanager
     async def draw(self) -> AsyncIterator[None]:
-        """Draw it, and draw it again, within this context."""
+        """Draw it again and again within this context."""
         draw = self._live() if self._screen.is_terminal else self._lines()
         task = asyncio.create_task(draw, name="demo view")
         try:

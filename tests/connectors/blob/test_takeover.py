@@ -154,7 +154,7 @@ async def test_checkpoints_become_leases_first_on_paper_and_then_for_good(deploy
     told = await deployment.from_container("checkpointstore")
     assert told.code == 0, told.out
     assert "3 created, 0 moved, 0 unchanged, 0 refused: nothing was written; use --apply to write" in told.out
-    assert f"the leases in '{FOLDER}' are taken" in told.out
+    assert f"the leases are read from '{FOLDER}'" in told.out
     assert "partition '2' was never checkpointed, and begins at the feed's `start`" in told.out
     async with BlobServiceClient.from_connection_string(deployment.azurite) as service:
         assert not await service.get_container_client(deployment.ours).exists()

@@ -56,7 +56,7 @@ async def test_an_api_that_is_away_is_told_and_found_again(opened: Opened) -> No
         async with served(group.looks) as url:
             page = await opened(url)
             await live(page)
-        await expect(page.locator("#away")).to_contain_text("The API is away")
+        await expect(page.locator("#away")).to_contain_text("The API has been away")
         await expect(page.locator("#status-text")).to_have_text("Not up to date")
         await picture(page, "away", is_extra=True)
         async with served(group.looks, port=int(url.rpartition(":")[2])):

@@ -32,7 +32,7 @@ from leasehold.service.cases.scratch import RunFailed, ScratchTables
 HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'
 SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'
 EVENTS = [{"key": "a", "body": str(n), "partition": str(n % 2)} for n in range(1, 9)]
-AGAIN = "the run did not come so far, so again"
+AGAIN = "the run did not get that far, so again"
 GENERIC = (
     *("lease acquired", "sink claimed", "position written", "page read", "batch transformed", "before write"),
     *("after write", "before checkpoint", "checkpointed", "before release", "released"),
@@ -94,7 +94,7 @@ async def test_a_kill_that_does_not_happen_is_tried_again_or_reported(monkeypatc
         "killed at 'no such point', and started again",
     ]
     assert runs[-1] == (
-        "did not happen, because the runs did not come so far: killed at 'no such point', and started again;"
+        "did not happen, because the runs did not get that far: killed at 'no such point', and started again;"
         " killed at 'nor this one', and started again"
     )
 

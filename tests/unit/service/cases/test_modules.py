@@ -284,7 +284,7 @@ def test_a_package_elsewhere_with_compiled_parts_stays_and_that_is_reported(fold
     assert values("quick_k") == [1]
     assert modules.limit == (
         "'quick_k' has compiled parts, so its variables keep their values when a host is killed: keep the handler's state in"
-        " a module of Python alone"
+        " a module of pure Python"
     )
 
 

@@ -416,8 +416,7 @@ def test_without_a_terminal_a_reset_says_what_it_would_do_and_wants_to_be_told(p
     assert told.stderr == (
         "leasehold: lease '0' of pipeline 'orders' would move from '\"10\"' to the feed's beginning:"
         " how many events are delivered again or skipped is unknown\n"
-        "leasehold: sink 'python' applies events a second time that are"
-        " delivered again: sums count them twice\n"
+        "leasehold: sink 'python' applies redelivered events a second time: sums count them twice\n"
         "leasehold: host 'host-a' owns it: pause the pipeline first (POST /api/pipelines/orders/pause), and resume it"
         " afterwards\n"
         "leasehold: nothing was changed: to reset it, add --yes\n"
