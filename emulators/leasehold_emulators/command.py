@@ -32,7 +32,7 @@ def _common(port: int, control_port: int, file: str) -> Callable[[Callable[..., 
     """The options that all emulators share."""
     options = (
         click.option("--port", type=PORT, default=port, show_default=True, help="0 takes any free port."),
-        click.option("--tls-port", type=PORT, help="Also serve TLS here, with a certificate of its own."),
+        click.option("--tls-port", type=PORT, help="Also serve TLS on this port, with a certificate of its own."),
         click.option(
             "--control-port", type=PORT, default=control_port, show_default=True, help="The port of the control page."
         ),
@@ -56,7 +56,7 @@ def _common(port: int, control_port: int, file: str) -> Callable[[Callable[..., 
 def _split(
     form: str, pattern: str
 ) -> Callable[[click.Context, click.Parameter, Iterable[str]], tuple[tuple[str, ...], ...]]:
-    """The parts of each value of an option that may be repeated."""
+    """A callback that splits each value of a repeatable option into its parts."""
 
     def split(_: click.Context, __: click.Parameter, values: Iterable[str]) -> tuple[tuple[str, ...], ...]:
         found = {value: re.fullmatch(pattern, value) for value in values}
@@ -109,7 +109,9 @@ def cosmos(ranges: int, containers: tuple[tuple[str, ...], ...], **given: Any) -
     show_default=True,
     help="A hub and its partitions, created if it does not exist; may be repeated.",
 )
-@click.option("--group", "groups", multiple=True, help="A consumer group beside $Default; may be repeated.")
+@click.option(
+    "--group", "groups", multiple=True, help="A consumer group of new hubs, in addition to $Default; may be repeated."
+)
 @click.option("--events-max", type=click.IntRange(1), help="The most events that a partition keeps; by default all.")
 def eventhubs(hubs: tuple[tuple[str, str], ...], groups: tuple[str, ...], events_max: int | None, **given: Any) -> None:
     """Emulate an Event Hubs namespace (AMQP 1.0), with consumer groups, epochs and idempotent producers."""
@@ -170,7 +172,7 @@ def _run(
     lines: Callable[[dict[str, Any]], list[str]],
     given: dict[str, Any],
 ) -> None:
-    """Until Ctrl-C or SIGTERM."""
+    """Serve until Ctrl-C or SIGTERM."""
     from leasehold_emulators.hosting import PortTaken, wait_until_stopped
     from leasehold_emulators.journal import Unusable
 

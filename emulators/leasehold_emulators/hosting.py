@@ -1,4 +1,4 @@
-"""What every emulator needs to be a process of its own: ports, a certificate, a control page, an end."""
+"""What every emulator needs to run as a process: ports, a certificate, a control page, and a way to stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Authority(NamedTuple):
-    """Files: the certificate that clients trust, and its key, if both outlive the process."""
+    """Paths of the certificate that clients trust and of its key. key: None if the two do not outlive the process."""
 
     certificate: Path
     key: Path | None = None
@@ -38,7 +38,7 @@ class Authority(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The address of an emulator, with 0 for any port. tls_port: None for none. data: None to keep all in memory."""
+    """The addresses of an emulator; port 0 is any free one. tls_port: None for no TLS. data: None to keep all in memory."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -49,12 +49,12 @@ class Place:
 
     @property
     def address(self) -> str:
-        """The host for clients of this machine."""
+        """The host by which clients on this machine reach the emulator."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
 
     def authority(self, directory: Path) -> Authority:
-        """With a data directory it outlives the process, so that clients trust it once."""
+        """In a data directory, the authority outlives the process, so that clients have to trust it only once."""
         if self.data:
             return Authority(self.data / "ca.pem", self.data / "ca-key.pem")
         return Authority(directory / "ca.pem")
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(slots=True)
 class Clock:
-    """The emulator's: the machine's, moved. In seconds."""
+    """The emulator's clock, in seconds: the machine's, moved by `offset_s`."""
 
     machine: Callable[[], float]
     offset_s: float = 0.0
@@ -75,11 +75,11 @@ class Clock:
 
 
 class PortTaken(Exception):
-    """Another process listens there."""
+    """The port cannot be opened, usually because another process listens there."""
 
 
 def certified(host: str, authority: Authority) -> ssl.SSLContext:
-    """With a certificate for the host and `localhost`."""
+    """A TLS context with a certificate for the host and `localhost`."""
     import trustme  # slow to import, and only TLS needs it
 
     if authority.key and authority.key.exists():
@@ -97,7 +97,7 @@ def certified(host: str, authority: Authority) -> ssl.SSLContext:
 
 
 def open_tls(stack: AsyncExitStack, place: Place) -> tuple[ssl.SSLContext, str]:
-    """For the address of the place, and the file of the certificate that clients trust, until the stack ends. Raises Unusable."""
+    """A TLS context for the place's address, and the file of the certificate to trust. Both are for use until the stack ends."""
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-emulator-"))
     authority = place.authority(Path(directory))
     return certified(place.address, authority), str(authority.certificate)
@@ -106,7 +106,7 @@ def open_tls(stack: AsyncExitStack, place: Place) -> tuple[ssl.SSLContext, str]:
 async def open_port(
     stack: AsyncExitStack, server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> int:
-    """The port, which may be given as 0 for any. It serves until the stack ends. Raises PortTaken."""
+    """Serve on the port, 0 for any free one, until the stack ends. Returns the port's number. Raises PortTaken."""
     runner = web.ServerRunner(server, shutdown_timeout=CLOSE_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -131,7 +131,7 @@ def refused_port(host: str, port: int, error: OSError) -> PortTaken:
 
 
 async def wait_until_stopped(parent: int | None) -> None:
-    """By a signal, or with the parent."""
+    """Wait for SIGTERM or SIGINT or, if `parent` is given, until that process is no longer our parent."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -163,7 +163,7 @@ def control_server(orders: Handler, read_state: Callable[[], dict[str, Any]]) ->
 async def open_control(
     stack: AsyncExitStack, place: Place, orders: Handler, read_state: Callable[[], dict[str, Any]]
 ) -> str:
-    """The address of the control page for this machine, whose names it serves alone. Raises PortTaken."""
+    """Serve the control page under names of this machine only, and return its address. Raises PortTaken."""
     server = control_server(orders, read_state)
     host = "[::1]" if ":" in place.control_host else "127.0.0.1"
     return f"http://{host}:{await open_port(stack, server, place.control_host, place.control_port)}/"
@@ -176,7 +176,7 @@ def is_local(headers: Mapping[str, str]) -> bool:
 
 
 def guarded(handler: Handler, host: str) -> Handler:
-    """On loopback it answers to no other name: a page of another site may make its name point here, and knows the key."""
+    """On loopback, refuse requests to other names: other sites may point theirs to this machine, and their pages know the key."""
     if f"[{host}]" not in LOOPBACK and host not in LOOPBACK:
         return handler
 
@@ -189,7 +189,7 @@ def guarded(handler: Handler, host: str) -> Handler:
 
 
 def foreign(method: str, headers: Mapping[str, str]) -> str | None:
-    """Why the request is not from our own page or a local client: a page of another site may try to send orders. Pure."""
+    """Why the request is refused, None if it is not: pages of other sites may try to send orders. Pure."""
     host = headers.get("Host", "")
     if not is_local(headers):
         return f"the control port serves {', '.join(LOOPBACK)} only, not {host!r}"
@@ -198,5 +198,5 @@ def foreign(method: str, headers: Mapping[str, str]) -> str | None:
     if method == "POST" and not headers.get("Content-Type", "").startswith("application/json"):
         return "an order is JSON: send `Content-Type: application/json`"
     if method not in ("GET", "POST"):
-        return "GET and POST alone"
+        return "the control port serves GET and POST only"
     return None

@@ -1,7 +1,7 @@
 """What an emulator keeps on disk: its changes in order, in SQLite, one transaction for each acknowledged request.
 
 A change is in the write-ahead log before its request is acknowledged, so it survives the end of the process at any moment.
-It is not synced to the disk, so a machine that loses power may lose the last changes.
+The log is not synced to the disk, so a machine that loses power may lose the last changes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Journal:
             self._execute(f"DELETE FROM journal WHERE {' AND '.join(given)}", *given.values())
 
     def put(self, owner: str, kind: str, fields: dict[str, Any]) -> None:
-        """In place of the owner's row of that kind."""
+        """Replace the owner's row of that kind."""
         self.forget(owner, kind)
         self.add(owner, kind, fields)
 
@@ -73,7 +73,7 @@ class Journal:
             self._execute("DELETE FROM journal")
 
     def commit(self) -> None:
-        """On disk when it returns. What cannot be written is not acknowledged: the process ends."""
+        """Commit what was added. What cannot be written is not acknowledged: the process ends."""
         if self._has_changes and self._database is not None:
             try:
                 self._database.execute("COMMIT")
@@ -82,7 +82,7 @@ class Journal:
             self._has_changes = False
 
     def replay(self) -> Iterator[Row]:
-        """All changes in order. What is added meanwhile is already on disk, so it is not written again."""
+        """All changes in order. Until the last one, `add` does nothing: what it gets is already on disk."""
         if self._database is None:
             return
         self._is_replaying = True
@@ -113,7 +113,7 @@ class Journal:
 
 
 def opened(path: Path, schema: str = SCHEMA) -> sqlite3.Connection:
-    """For one process alone. Raises Unusable."""
+    """Open the database for this process alone. Raises Unusable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(path, isolation_level=None, timeout=1)
@@ -145,7 +145,7 @@ def _prepare(database: sqlite3.Connection, path: Path, schema: str) -> None:
 
 
 def end(reason: str) -> NoReturn:
-    """End at once: memory is ahead of the disk, so clients must not read from it."""
+    """End the process at once: memory is ahead of the disk, so clients must not read it."""
     sys.stderr.write(f"{reason}\n")
     sys.stderr.flush()
     os._exit(1)

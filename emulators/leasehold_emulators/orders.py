@@ -1,4 +1,4 @@
-"""Orders of the control ports: each is a function whose annotations say which arguments it takes, checked before it is called."""
+"""Orders of the control ports: each is a function. Its arguments are checked by its annotations before it is called."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ _WORDS = {
     "string_type": "must be a text",
     "string_unicode": "must be a text in Unicode, without half of a surrogate pair",
 }
-"""pydantic's errors, where its own words would not tell a person what to send."""
+"""Type of a pydantic error -> words for it, if its own do not explain what to send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """arguments: those of `carry_out` beside the control."""
+    """arguments: the parameters of `carry_out` after the control."""
 
     carry_out: Callable[..., Any]
     arguments: type[BaseModel]
 
 
 def orders_of(*functions: Callable[..., Any]) -> dict[str, Order]:
-    """By the functions' names. Pure."""
+    """The orders, by the names of their functions. Pure."""
     return {each.__name__: Order(each, arguments_of(each)) for each in functions}
 
 
 def arguments_of(function: Callable[..., Any]) -> type[BaseModel]:
-    """The parameters after the first one, the control. With `**more`, the function checks those itself. Pure."""
+    """A model of the parameters after the first one, the control. What `**` collects, the function checks itself. Pure."""
     hints = get_type_hints(function, include_extras=True)
     _, *parameters = inspect.signature(function).parameters.values()
     is_open = any(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -75,7 +75,7 @@ def arguments_of(function: Callable[..., Any]) -> type[BaseModel]:
 async def serve_order(
     orders: Mapping[str, Order], control: Any, request: web.BaseRequest, commit: Callable[[], None] | None = None
 ) -> web.Response:
-    """400 for a wrong order, which has changed nothing. commit: called after an order is carried out."""
+    """Carry out the order that a request names; a wrong one changes nothing, and gets 400. commit: called after an order."""
     name = request.path.strip("/")
     if name not in orders:
         return web.json_response({"error": f"no order {name!r}: use one of {', '.join(orders)}"}, status=404)
@@ -96,7 +96,7 @@ def carried_out(order: Order, control: Any, body: bytes) -> Any:
 
 
 def parsed_order(body: bytes) -> dict[str, Any]:
-    """Without a body, no arguments. Raises ValueError. Pure."""
+    """The arguments in the body of an order, none if it is empty. Raises ValueError. Pure."""
     try:
         order = parsed_json(body or b"{}", LEVELS_MAX, _DECODER)
     except ValueError as error:
@@ -132,7 +132,7 @@ def _problem(error: ErrorDetails) -> str:
 
 
 def shown(value: Any) -> str:
-    """For an error. Pure."""
+    """The value for an error message, shortened. Pure."""
     text = repr(value)
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "..."
 
@@ -141,7 +141,7 @@ def shown(value: Any) -> str:
 
 
 def fault_of(kind: type[FaultKind], what: Mapping[str, Any]) -> FaultKind:
-    """kind: a dataclass of pydantic, which checks its fields. Raises ValueError. Pure."""
+    """A fault with these fields. kind: a pydantic dataclass, which checks them. Raises ValueError. Pure."""
     known = inspect.signature(kind).parameters
     if unknown := [f"{name}: {shown(value)} {NO_ARGUMENT}" for name, value in what.items() if name not in known]:
         raise ValueError("; ".join(unknown))
@@ -149,7 +149,7 @@ def fault_of(kind: type[FaultKind], what: Mapping[str, Any]) -> FaultKind:
 
 
 def check_fault(fault: Any, kinds: Iterable[str], of: Iterable[str]) -> None:
-    """kinds: of faults. of: of requests. Raises ValueError. Pure."""
+    """kinds: all kinds of faults. of: all kinds of requests. Raises ValueError. Pure."""
     if fault.do not in kinds:
         raise ValueError(f"do: {shown(fault.do)} is not a fault: use one of {', '.join(kinds)}")
     if not fnmatch.filter(of, fault.of):
@@ -159,15 +159,15 @@ def check_fault(fault: Any, kinds: Iterable[str], of: Iterable[str]) -> None:
 
 
 def check_number(number: int | None, known: Iterable[int]) -> None:
-    """That of a fault, None for all. Raises ValueError. Pure."""
+    """number: of a fault, None for all. Raises ValueError if no fault has it. Pure."""
     numbers = sorted(known)
     if number is not None and number not in numbers:
         there = f"use one of {', '.join(map(str, numbers))}" if numbers else "none is in force"
-        raise ValueError(f"number: {number} must be that of a fault: {there}")
+        raise ValueError(f"number: {number} must be the number of a fault: {there}")
 
 
 def move_clock(clock: Clock, move_s: float) -> None:
-    """Within fifty years of the machine's time, for which every emulator can write dates. Raises ValueError."""
+    """Move the clock to at most fifty years from the machine's: every emulator can write dates up to there. Raises ValueError."""
     offset_s = clock.offset_s + move_s
     if abs(offset_s) > YEARS_50_S:
         raise ValueError(f"move_s: {move_s} must leave the clock within fifty years of the machine's: reset it first")

@@ -1,4 +1,4 @@
-"""Failures at random that last: whatever met one meets it again, a few times in a row."""
+"""Random failures that last: what has failed once fails again, a few times in a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stubborn:
     left: dict[Hashable, int] = field(default_factory=dict)
 
     def fails(self, what: Hashable, rng: random.Random, *, share: float, times: int) -> bool:
-        """A share of all. times: how often each of them fails before it passes; with 1 each attempt is drawn for itself."""
+        """share: of those that fail. times: how often each fails before it passes; 1 draws every attempt independently."""
         if what in self.left:
             self.left[what] -= 1
             if not self.left[what]:

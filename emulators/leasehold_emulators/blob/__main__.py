@@ -1,4 +1,4 @@
-"""`python -m leasehold_emulators.blob`: one storage account on the wire, which prints its addresses as a line of JSON."""
+"""`python -m leasehold_emulators.blob`: a wire server of one storage account. It prints its addresses as a line of JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from leasehold_emulators.hosting import wait_until_stopped
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="leasehold_emulators.blob", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="of HTTP; 0 for any")
-    parser.add_argument("--tls-port", type=int, default=0, help="of HTTPS with a certificate of its own; 0 for any")
+    parser.add_argument("--port", type=int, default=0, help="HTTP port; 0 for any")
+    parser.add_argument("--tls-port", type=int, default=0, help="HTTPS port, with its own certificate; 0 for any")
     parser.add_argument("--data", type=Path, help="the directory to keep blobs in")
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started it has ended")
+    parser.add_argument("--with-parent", action="store_true", help="end when the parent process has ended")
     return parser.parse_args()
 
 

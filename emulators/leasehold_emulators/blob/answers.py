@@ -1,4 +1,4 @@
-"""From a request to its answer: account and containers; blobs have their own module."""
+"""Answers to requests for the account and its containers; blobs have their own module."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RESULTS_MAX = 5000
 
 
 def answer(store: Store, call: Call, now: float) -> Reply:
-    """Raises Refused, NotModified. All that it does is done when the transaction of the caller ends."""
+    """Raises Refused, NotModified. What it changes is committed by the caller's transaction."""
     if call.blob:
         if store.container(call.container) is None:
             raise Refused("ContainerNotFound")
         return blob_calls.answer(store, call, now)
     if call.container:
         if call.kind not in CONTAINER_CALLS:
-            raise Refused("NotImplemented", f"{call.method} {call.comp} of a container")
+            raise Refused("NotImplemented", f"{call.method} {call.comp} of a container is not supported.")
         return CONTAINER_CALLS[call.kind](store, call, now)
     if call.comp == "list":
         return _containers(store, call)
@@ -33,7 +33,7 @@ def answer(store: Store, call: Call, now: float) -> Reply:
         return Reply(headers={"x-ms-sku-name": "Standard_RAGRS", "x-ms-account-kind": "StorageV2"})
     if call.query.get("restype") == "service" and call.method == "GET":
         return _xml("<StorageServiceProperties><Logging><Version>1.0</Version></Logging></StorageServiceProperties>")
-    raise Refused("NotImplemented", f"{call.method} {call.comp} of an account")
+    raise Refused("NotImplemented", f"{call.method} {call.comp} of an account is not supported.")
 
 
 def _xml(content: str) -> Reply:
@@ -160,7 +160,7 @@ def _blobs(store: Store, call: Call, now: float) -> Reply:
 
 
 def _page(store: Store, call: Call, limit: int, *, with_uncommitted: bool) -> tuple[list[Blob | str], str]:
-    """Blobs, and prefixes up to the delimiter; and the marker of the next page."""
+    """The blobs and folders (prefixes that end with the delimiter) of one page, and the marker of the next page."""
     prefix, delimiter = call.query.get("prefix", ""), call.query.get("delimiter", "")
     shown: list[Blob | str] = []
     start: str | None = call.query.get("marker", "")
@@ -173,7 +173,7 @@ def _page(store: Store, call: Call, limit: int, *, with_uncommitted: bool) -> tu
             if delimiter and delimiter in rest:
                 folder = prefix + rest[: rest.index(delimiter) + len(delimiter)]
                 shown.append(folder)
-                start = folder + "\U0010ffff"  # behind all names that begin so
+                start = folder + "\U0010ffff"  # after all names in the folder
                 break
             shown.append(blob)
     return shown, ""

@@ -1,4 +1,4 @@
-"""Who may ask: a signature with the account's key, a shared access signature (SAS), or the token that stands for Entra's."""
+"""Authorization: a signature with the account's key, a shared access signature (SAS), or the token in place of one of Entra."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PERMISSIONS = {
     "account.containers": "l",
     "account.read": "r",
 }
-"""Kind -> any of these letters permits it. All others write: `w`, or `c` for a new blob."""
+"""Kind -> any of these letters permits it. Not listed: `blob.put`, `blob.block` and `blob.commit` (`cw`), all others (`w`)."""
 
 
 def check(call: Call, key: str, token: str, now: datetime) -> None:

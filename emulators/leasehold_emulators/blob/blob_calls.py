@@ -31,7 +31,9 @@ PROPERTIES = (
 def answer(store: Store, call: Call, now: float) -> Reply:
     """Raises Refused, NotModified."""
     if "snapshot" in call.query or "versionid" in call.query or call.kind not in CALLS:
-        raise Refused("NotImplemented", f"{call.method} {call.comp} of a blob, snapshots and versions")
+        raise Refused(
+            "NotImplemented", f"{call.method} {call.comp} of a blob is not supported, nor are snapshots and versions."
+        )
     return CALLS[call.kind](store, call, now)
 
 
@@ -44,7 +46,7 @@ def _put(store: Store, call: Call, now: float) -> Reply:
     kind = call.headers.get("x-ms-blob-type", "")
     if kind not in ("BlockBlob", "AppendBlob"):
         code = "NotImplemented" if kind == "PageBlob" else "MissingRequiredHeader"
-        raise Refused(code, f"x-ms-blob-type {kind!r}: block blobs and append blobs alone.")
+        raise Refused(code, f"x-ms-blob-type {kind!r}: only block blobs and append blobs are supported.")
     if kind == "AppendBlob" and call.body:
         raise Refused("InvalidHeaderValue", "An append blob is created without content.")
     digest = _checked_md5(call)
@@ -79,7 +81,7 @@ def _copy(store: Store, call: Call, now: float) -> Reply:
 
 
 def _fresh(store: Store, call: Call, now: float, kind: str, before: Blob | None) -> Blob:
-    """A blob in place of what was there, which keeps its lease."""
+    """A new blob that replaces the present one, if any, and keeps that one's lease."""
     return Blob(
         container=call.container,
         name=call.blob,
@@ -95,7 +97,7 @@ def _fresh(store: Store, call: Call, now: float, kind: str, before: Blob | None)
 
 
 def _writable(store: Store, call: Call, now: float) -> Blob | None:
-    """What there is already, committed or not. Raises Refused unless it may be replaced."""
+    """The present blob, committed or not, or None. Raises Refused if it must not be replaced."""
     before = store.blob(call.container, call.blob, with_uncommitted=True)
     committed = before if before and before.etag else None
     conditions.check(
@@ -229,7 +231,7 @@ def _described(blob: Blob, now: float) -> dict[str, str]:
     return headers | leasing.lease_headers(blob.lease, now) | {"x-ms-server-encrypted": "true"}
 
 
-# --- what else is done to a blob ----------------------------------------------------------------------------------------
+# --- other requests for a blob -------------------------------------------------------------------------------------------
 
 
 def _delete(store: Store, call: Call, now: float) -> Reply:
@@ -272,7 +274,7 @@ def _existing(store: Store, call: Call, now: float, *, is_read: bool) -> Blob:
 
 
 def _properties(call: Call) -> dict[str, str]:
-    """The content's headers that the client sets."""
+    """The headers of the content, as the client sets them."""
     given = {name: call.headers.get(f"x-ms-blob-{name.lower()}") for name in PROPERTIES}
     plain = {"Content-Type": call.headers.get("content-type")} if call.kind == "blob.put" else {}
     return {name: value for name, value in (plain | {k: v for k, v in given.items() if v is not None}).items() if value}

@@ -1,4 +1,4 @@
-"""One request and one answer, free of any HTTP library."""
+"""A request and its answer, independent of any HTTP library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leasehold_emulators.blob.refused import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """raw_path: as on the wire. headers: names in small letters. metadata: names as the client wrote them."""
+    """raw_path: as on the wire. headers: names in lower case. metadata: names as the client wrote them."""
 
     method: str
     raw_path: str
@@ -32,7 +32,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """What it does to what: `blob.put`, `blob.block`, `container.create`, `container.blobs`."""
+        """What the request does, and to what: `blob.put`, `blob.block`, `container.create`, `container.blobs`."""
         if self.blob:
             verb = KINDS.get((self.method, self.comp))
             return f"blob.{verb or f'{self.method.lower()}.{self.comp}'}"
@@ -83,7 +83,7 @@ REQUESTS = (
     *("account.read", "account.containers"),
     *sorted({f"blob.{verb}" for verb in KINDS.values()} | {f"container.{verb}" for verb in CONTAINER_KINDS.values()}),
 )
-"""What requests a fault can be ordered for."""
+"""The kinds of requests for which a fault can be ordered."""
 
 
 @dataclass(slots=True, kw_only=True)

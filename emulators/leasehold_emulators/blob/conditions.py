@@ -9,13 +9,13 @@ from leasehold_emulators.blob.refused import Refused
 
 
 class NotModified(Exception):
-    """304: the client has it."""
+    """304: the client already has this version."""
 
 
 def check(
     call: Call, etag: str | None, modified: float, *, is_read: bool, exists_code: str = "ConditionNotMet"
 ) -> None:
-    """etag: None if there is nothing. Raises Refused, and NotModified for reads."""
+    """etag: None if the blob or container does not exist. Raises Refused, and NotModified for reads."""
     wanted, unwanted = call.headers.get("if-match"), call.headers.get("if-none-match")
     if wanted is not None and (etag is None or not _matches(wanted, etag)):
         raise Refused("ConditionNotMet")

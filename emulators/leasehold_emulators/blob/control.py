@@ -33,7 +33,7 @@ def containers(control: Control) -> list[dict[str, Any]]:
 
 
 def fault(control: Control, /, **what: Any) -> Any:
-    """A container that does not exist can be named for the requests that create it, `container.*`."""
+    """A fault of `container.*` may name a container that does not exist yet, because such a request may create it."""
     made = fault_of(Fault, what)
     there = [each.name for each in control.wire.store.containers()]
     if made.container is not None and made.container not in there and not made.of.startswith("container."):
@@ -73,7 +73,7 @@ def statistics(control: Control) -> Any:
 
 
 def reset(control: Control) -> Any:
-    """As if just started, and without any blobs."""
+    """Return to the state after a start, without any containers."""
     with control.wire.store.transaction():
         control.wire.store.clear()
     control.wire.faults.clear()

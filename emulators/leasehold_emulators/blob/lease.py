@@ -15,7 +15,7 @@ BREAK_S_MAX = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """until: when it expires. broken_at: when a break takes effect."""
+    """until: when the lease expires. broken_at: when a break takes effect."""
 
     id: str = ""
     duration_s: int = 0
@@ -34,7 +34,7 @@ class Lease:
 
 
 def check_write(lease: Lease, given: str | None, now: float) -> None:
-    """Raises Refused for a write without the lease's id, or with another one."""
+    """Raises Refused unless a write gives the id of the held lease, or no id if none is held."""
     if not lease.is_held(now):
         if given:
             raise Refused("LeaseLost" if given == lease.id else "LeaseNotPresentWithBlobOperation")
@@ -45,7 +45,7 @@ def check_write(lease: Lease, given: str | None, now: float) -> None:
 
 
 def check_read(lease: Lease, given: str | None, now: float) -> None:
-    """A read needs no id, but one that is given has to be right."""
+    """A read needs no id, but an id that is given has to be right."""
     if given:
         check_write(lease, given, now)
 
@@ -61,7 +61,7 @@ def acquired(lease: Lease, id: str, duration_s: int, now: float) -> Lease:
 
 
 def renewed(lease: Lease, id: str, now: float) -> Lease:
-    """Also after it has expired, unless the blob was written or leased since."""
+    """The renewed lease, even if it had expired, unless another id acquired it since. The service also refuses after a write."""
     _check_id(lease, id)
     if lease.broken_at is not None:
         raise Refused("LeaseIsBrokenAndCannotBeRenewed")
@@ -82,7 +82,7 @@ def released(lease: Lease, id: str) -> Lease:
 
 
 def broken(lease: Lease, period_s: int | None, now: float) -> tuple[Lease, int]:
-    """And how many seconds remain."""
+    """The lease as the break leaves it, and how many seconds remain until the break takes effect."""
     if not lease.id:
         raise Refused("LeaseNotPresentWithLeaseOperation")
     if period_s is not None and not 0 <= period_s <= BREAK_S_MAX:

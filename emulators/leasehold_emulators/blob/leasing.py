@@ -1,4 +1,4 @@
-"""Requests for leases of blobs and containers, and what answers show of a lease. Pure."""
+"""Requests for leases of blobs and containers, and what answers show of a lease. Pure, except that new ids are random."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold_emulators.blob.refused import Refused
 
 
 def act(lease: Lease, call: Call, now: float) -> tuple[Lease, Reply]:
-    """The lease afterwards. Raises Refused."""
+    """The lease after the requested action, and the reply. Raises Refused."""
     given, proposed = (_id(call, name) for name in ("x-ms-lease-id", "x-ms-proposed-lease-id"))
     match call.headers.get("x-ms-lease-action", "").lower():
         case "acquire":

@@ -1,4 +1,4 @@
-"""What a request is refused with: the status, code and message of Azure Storage."""
+"""Refusals of requests, with the status, code and message of Azure Storage."""
 
 from __future__ import annotations
 

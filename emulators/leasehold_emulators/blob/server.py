@@ -26,7 +26,7 @@ TOKEN = "a token for tests alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Place):
-    """containers: to create. key: in base64. token: an access token that it takes for one of Entra."""
+    """containers: the names of those to create. key: in base64. token: accepted in place of an access token of Entra."""
 
     containers: tuple[str, ...] = ()
     account: str = ACCOUNT
@@ -36,7 +36,7 @@ class Options(Place):
 
 @asynccontextmanager
 async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
-    """Yields the addresses. Raises PortTaken, Unusable."""
+    """Serve, and yield the addresses. Raises PortTaken, Unusable."""
     store = Store(options.data / "blob.db" if options.data else None)
     clock = Clock(time.time)
     wire = Wire(store=store, account=options.account, key=options.key, token=options.token, now=clock.now)
@@ -69,7 +69,7 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
 
 
 def create(store: Store, names: Iterable[str], now: float) -> None:
-    """Unless they exist. Raises Unusable."""
+    """Create the containers that do not exist. Raises Unusable for a wrong name."""
     for name in names:
         if not NAME.fullmatch(name):
             raise Unusable(f"container {name!r}: a name has 3 to 63 lower case letters, digits and single hyphens")
@@ -78,6 +78,6 @@ def create(store: Store, names: Iterable[str], now: float) -> None:
 
 
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    """With room for the largest content that is put at once."""
+    """A request with room for the largest body."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_BYTES_MAX)

@@ -39,7 +39,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """id: None for one that is not stored yet. headers: content type and the like, as they are answered."""
+    """id: None until the blob is stored. headers: content type and the like, as answers have them."""
 
     container: str
     name: str
@@ -88,7 +88,7 @@ class Store:
             self._run(f"DELETE FROM {table}")
 
     def next_etag(self, now: float) -> str:
-        """Never one of before, also if the clock goes back."""
+        """An ETag that was never used before, even if the clock was set back."""
         (last,) = self._run("SELECT max(last) FROM etags").fetchone()
         number = max((last or 0) + 1, 0x8D0000000000000 + int(now * 10_000_000))
         self._run("DELETE FROM etags")
@@ -117,7 +117,7 @@ class Store:
     # --- blobs ----------------------------------------------------------------------------------------------------------
 
     def blobs(self, container: str, prefix: str, start: str, *, with_uncommitted: bool = False) -> Iterator[Blob]:
-        """In the order of their names, from `start` on."""
+        """The blobs in the order of their names, from `start` on."""
         kinds = "" if with_uncommitted else " AND is_committed"
         condition = f"container = ? AND name >= ? AND substr(name, 1, ?) = ?{kinds} ORDER BY name LIMIT {PAGE}"
         start = max(start, prefix)
@@ -131,7 +131,7 @@ class Store:
             start = found[-1].name + "\0"
 
     def count(self, container: str) -> tuple[int, int]:
-        """Blobs, and their bytes."""
+        """The number of committed blobs, and of their bytes."""
         of = "FROM blobs WHERE container = ? AND is_committed"
         row = self._run(f"SELECT count(*), coalesce(sum(json_extract(fields, '$.size')), 0) {of}", container).fetchone()
         return int(row[0]), int(row[1])
@@ -143,7 +143,7 @@ class Store:
         return blob_of(*row) if row else None
 
     def put_blob(self, blob: Blob, *, is_committed: bool = True) -> Blob:
-        """With its id."""
+        """Store the blob, and return it with its id."""
         fields = {name: value for name, value in asdict(blob).items() if name != "id"}
         values = (blob.container, blob.name, is_committed, json.dumps(fields))
         if blob.id is None:
@@ -161,7 +161,7 @@ class Store:
     # --- content --------------------------------------------------------------------------------------------------------
 
     def write(self, blob: Blob, content: bytes) -> None:
-        """In place of all it had."""
+        """Replace the content of the blob."""
         self._run("DELETE FROM chunks WHERE blob = ?", blob.id)
         self._run("INSERT INTO chunks VALUES (?, 0, NULL, 0, ?, ?)", blob.id, len(content), content)
 
@@ -173,7 +173,7 @@ class Store:
         self._run("INSERT INTO chunks VALUES (?, ?, NULL, ?, ?, ?)", *values)
 
     def read(self, blob: Blob, start: int, end: int) -> bytes:
-        """From start, inclusive, to end, exclusive."""
+        """The content from start, inclusive, to end, exclusive."""
         rows = self._run(
             "SELECT start, substr(data, max(?2 - start, 0) + 1, min(?3 - start, size) - max(?2 - start, 0)) FROM chunks"
             " WHERE blob = ?1 AND position IS NOT NULL AND start < ?3 AND start + size > ?2 ORDER BY position",
@@ -191,9 +191,9 @@ class Store:
         return [Block(block, size) for block, size in rows]
 
     def commit_blocks(self, blob: Blob, wanted: Sequence[tuple[str, str]]) -> tuple[int, int] | None:
-        """wanted: (where, block id), where: Committed, Uncommitted or Latest. Returns the new size and count.
+        """wanted: (`Committed`, `Uncommitted` or `Latest`, block id). Returns the new size and the number of blocks.
 
-        None: a block does not exist, and the caller has to roll back.
+        Returns None if a block does not exist; the caller then has to roll back.
         """
         rows = self._run("SELECT rowid, block, size, position FROM chunks WHERE blob = ? AND block NOT NULL", blob.id)
         found: dict[tuple[bool, str], tuple[int, int]] = {}
@@ -210,7 +210,7 @@ class Store:
         return sum(size for _, size, _ in used), len(used)
 
     def _place(self, blob: Blob, used: list[tuple[int, int, str]]) -> None:
-        """The blocks in their order; the same one may be used twice, all others go."""
+        """Keep the used blocks in their order, even if one is used twice, and delete all others."""
         (highest,) = self._run("SELECT max(rowid) FROM chunks").fetchone()
         start = 0
         for position, (rowid, size, _) in enumerate(used):

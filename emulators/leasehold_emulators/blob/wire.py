@@ -1,4 +1,4 @@
-"""The account's HTTP: takes requests off the socket, applies faults, and answers in one transaction each."""
+"""The account's HTTP: reads requests, applies faults, and answers each request in one transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fault:
 
     - of: kinds of request (`blob.put`, `container.*`, `*`).
     - container, blob: if given, only requests for these.
-    - after: how many matching requests pass first. times: how many more it takes, None for no end.
+    - after: how many matching requests pass first. times: how many it then takes, None for no limit.
     """
 
     do: str
@@ -54,7 +54,7 @@ class Fault:
         check_fault(self, FAULTS, REQUESTS)
 
     def takes(self, call: Call) -> bool:
-        """Counts the request."""
+        """Whether the fault takes this request. Counts the request."""
         fits = (
             self.times != 0
             and fnmatch.fnmatchcase(call.kind, self.of)
@@ -80,7 +80,7 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Wire:
-    """account: its name, the first part of each path. key: in base64. token: what it takes from Entra. now: in seconds."""
+    """account: its name, the first part of each path. key: in base64. token: accepted as one of Entra. now: in seconds."""
 
     store: Store
     account: str

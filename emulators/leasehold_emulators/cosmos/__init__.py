@@ -1,1 +1,1 @@
-"""A Cosmos DB account on the wire, in memory: what the SDKs' gateway mode speaks, with ranges that split and faults to order."""
+"""A wire server of a Cosmos DB account, held in memory: the SDKs' gateway protocol, ranges that split, and faults to order."""

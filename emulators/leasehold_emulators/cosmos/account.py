@@ -1,4 +1,4 @@
-"""The account: its databases and containers by name or resource id, its clock, and what all answers have in common."""
+"""The account: its databases and containers by name or resource id, its properties, and settings from the control port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Database:
 
 
 class Account:
-    """ranges: how many a new container has, unless `ranges_of` has its name."""
+    """ranges: how many a new container has, unless `ranges_of` has the container's name."""
 
     def __init__(self, ranges: int = 1, journal: Journal | None = None) -> None:
         self.ranges = ranges
@@ -113,7 +113,7 @@ class Account:
         self.journal.add("", "container.delete", {"database": database.id, "rid": container.rid})
 
     def keep_settings(self) -> None:
-        """The orders of the control port that outlive a restart."""
+        """Keep the settings from the control port that outlive a restart."""
         self.journal.put("", "account", {"consistency": self.consistency, "ranges_of": self.ranges_of})
 
     def _stamp(self, database: Database, rid: str, now: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a request to its answer: the routes of account, databases, containers and ranges; documents have their own module."""
+"""Answers to requests for the account, databases, containers and ranges; documents have their own module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold_emulators.cosmos.refused import Refused, missing
 
 
 def answer(account: Account, call: Call, now: float) -> Reply:
-    """Raises Refused. All that it does is done when it returns."""
+    """Raises Refused. When it returns, all changes are made."""
     match call.path:
         case ():
             return Reply(content=account_properties(call.endpoint, account.consistency))
@@ -87,7 +87,7 @@ def _only(call: Call, method: str) -> None:
 
 
 def _ranges(container: Container, call: Call) -> Reply:
-    """Its own change feed: after an ETag only the ranges that came since, which name their parents."""
+    """The change feed of the ranges themselves: with an ETag, only the ranges made since then, which name their parents."""
     _only(call, "GET")
     etag = f'"{container.version}"'
     known = (call.header("if-none-match") or "").strip('"')

@@ -1,4 +1,4 @@
-"""Who may ask: the signature that every request carries, made with the account's key (or a token, as of Entra)."""
+"""Authorization: every request carries a signature with the account's key, or a token in place of one of Entra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SKEW_MAX = timedelta(minutes=15)
 
 
 def check(call: Call, key: str, token: str, now: datetime) -> None:
-    """Raises Refused: 401 without a signature or with a wrong one, 403 where its date is too far off."""
+    """Raises Refused: 401 without a signature or with a wrong one, 403 if its date is too far off."""
     header = call.header("authorization")
     if not header:
         raise Refused(401, "Required Header authorization is missing. Ensure a valid Authorization token is passed.")
@@ -43,7 +43,7 @@ def when(date: str) -> datetime:
 
 
 def links(path: tuple[str, ...]) -> list[str]:
-    """What the resource may be signed as: its path, or where it is addressed by resource id, that id in small letters."""
+    """How a request may sign its resource: by its path, or, if it is addressed by resource id, by that id in lower case."""
     owner = path if len(path) % 2 == 0 else path[:-1]
     return ["/".join(owner), owner[-1].lower() if owner else ""]
 

@@ -1,4 +1,4 @@
-"""One request and one answer, free of any HTTP library."""
+"""A request and its answer, independent of any HTTP library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PAGE, PAGE_MAX = 100, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """path: its parts, unquoted. headers: with small letters. endpoint: as the client addressed it.
+    """path: its parts, unquoted. headers: names in lower case. endpoint: as the client addressed it.
 
-    lag: how many LSNs the replica that answers is behind. again: whether it repeats its last change (200) instead of 304.
+    lag: by how many LSNs the answering replica lags. again: whether it repeats its last transaction (200) instead of a 304.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """What it does to what: `document.replace`, `documents.query`, `feed.latest`, `ranges.list`."""
+        """What the request does, and to what: `document.replace`, `documents.query`, `feed.latest`, `ranges.list`."""
         if not self.path:
             return "account.read"
         is_list = len(self.path) % 2 == 1
@@ -85,12 +85,12 @@ REQUESTS = (
     *(f"{one}.{verb}" for one, _ in NAMES.values() for verb in (*VERBS.values(), "create", "upsert")),
     *(f"{many}.{verb}" for _, many in NAMES.values() for verb in ("list", "query", "plan", "batch")),
 )
-"""What requests a fault can be ordered for."""
+"""The kinds of requests for which a fault can be ordered."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """documents: how many were read or written. range_id: where, if in one."""
+    """documents: how many were read or written. range_id: of the range that answered, if there was only one."""
 
     status: int = 200
     content: Any = None

@@ -21,7 +21,7 @@ LEVELS_MAX = 3
 
 
 class Key(NamedTuple):
-    """What names a document in a container."""
+    """The identity of a document in its container."""
 
     partition_key: str  # its values in JSON
     id: str
@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
-    """One version of a document, or its end (`body` is None). `ts` in seconds."""
+    """One version of a document, or its deletion or expiry (`body` is None). `ts`: in seconds."""
 
     lsn: int
     key: Key
@@ -43,12 +43,12 @@ class Change:
 
     @property
     def renames(self) -> Key | None:
-        """What the document was called until now, if it was replaced under another id."""
+        """The document's previous key, if this change replaced it under another id."""
         return self.previous.key if self.previous and self.previous.key != self.key else None
 
 
 def change_fields(change: Change) -> dict[str, Any]:
-    """For the journal, without what follows from the changes before: operation, previous version."""
+    """The change for the journal, without what follows from earlier changes: operation and previous version."""
     return {
         "key": change.key,
         "was": change.previous.key if change.previous else None,
@@ -63,7 +63,7 @@ def change_fields(change: Change) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Partition:
-    """A physical partition: a range with its content. `log` is ordered by LSN; after a merge it may have an LSN twice."""
+    """A physical partition: a range with its content. `log`: ordered by LSN; after a merge, an LSN may occur twice."""
 
     range: Range
     lsn: int = 0
@@ -71,7 +71,7 @@ class Partition:
     documents: dict[Key, Change] = field(default_factory=dict)
 
     def commit(self, changes: list[Change]) -> None:
-        """All of one transaction, under one LSN."""
+        """Add the changes of one transaction, under one LSN."""
         self.lsn = changes[0].lsn
         for change in changes:
             self.log.append(change)
@@ -85,7 +85,7 @@ class Partition:
             yield self.log[i]
 
     def replica(self, lsns: int) -> Partition:
-        """As it was so many LSNs ago: what a replica that lags so far answers from."""
+        """The partition as it was `lsns` LSNs ago: the state of a replica that lags that much."""
         lsn = max(0, self.lsn - lsns)
         log = self.log[: bisect.bisect_right(self.log, lsn, key=BY_LSN)]
         documents: dict[Key, Change] = {}
@@ -94,7 +94,7 @@ class Partition:
         return Partition(self.range, lsn, log, documents)
 
     def part(self, range: Range) -> Partition:
-        """The share of a child: what was and will be written there, and LSNs that continue the parent's."""
+        """A child after a split: the changes and documents in its range, and LSNs that continue the parent's."""
         return Partition(
             range,
             self.lsn,
@@ -104,7 +104,7 @@ class Partition:
 
 
 def noted(documents: dict[Key, Change], change: Change) -> None:
-    """A change is the latest of its document."""
+    """Note the latest change of a document."""
     if change.renames:
         documents.pop(change.renames, None)
     if change.body is None:
@@ -114,13 +114,13 @@ def noted(documents: dict[Key, Change], change: Change) -> None:
 
 
 def merged(left: Partition, right: Partition, range: Range) -> Partition:
-    """LSNs stay, so a continuation of either remains valid for its own span. New ones begin after both."""
+    """Changes keep their LSNs, so a continuation of either parent remains valid for its span. New LSNs begin after both."""
     log = list(heapq.merge(left.log, right.log, key=BY_LSN))
     return Partition(range, max(left.lsn, right.lsn), log, left.documents | right.documents)
 
 
 class Container:
-    """`partitions` by range id; `gone`: how many more requests a divided range answers with "completing split"."""
+    """`partitions`: by range id. `gone`: how many more requests a split or merged range answers with "completing split"."""
 
     def __init__(self, rid: str, definition: dict[str, Any], ranges: int, journal: Journal | None = None) -> None:
         self.rid = rid
@@ -130,7 +130,7 @@ class Container:
         self.partitions = {one.id: Partition(one) for one in evenly(ranges)}
         self.gone: dict[str, int] = {}
         self.documents_made = 0
-        self.images = "none"  # previous ones in the feed of all versions: none, those of deletes, or all
+        self.images = "none"  # previous images in the feed of all versions: none, those of deletes, or all
         self._ids_used = ranges
         self._expiries: list[tuple[float, int, Change]] = []
 
@@ -143,7 +143,7 @@ class Container:
         return sorted((p.range for p in self.partitions.values()), key=lambda one: one.span.min)
 
     def partition(self, range_id: str) -> Partition:
-        """Raises Refused with 410 for a range that was divided or merged."""
+        """Raises Refused with 410 for a range that was split or merged."""
         if found := self.partitions.get(range_id):
             return found
         if self.gone.get(range_id, 0) > 0:
@@ -178,7 +178,7 @@ class Container:
         self.journal.add(self.rid, "images", {"previous": previous})
 
     def commit(self, partition: Partition, changes: list[Change]) -> None:
-        """All of one transaction."""
+        """Commit the changes of one transaction."""
         partition.commit(changes)
         for change in changes:
             self._will_expire(change)
@@ -188,7 +188,7 @@ class Container:
     # --- division ---------------------------------------------------------------------------------------------------
 
     def split(self, range_id: str, at: str | None = None, completing: int = 0) -> list[Range]:
-        """completing: how many requests to the parent are answered 410/1007 before 410/1002. Raises ValueError, Refused."""
+        """completing: how many requests to the parent are answered with 410/1007 before 410/1002. Raises ValueError, Refused."""
         parent = self.partition(range_id)
         ids = str(self._ids_used), str(self._ids_used + 1)
         children = halves(parent.range, at or middle(parent.range.span), ids, self.version + 1)
@@ -218,7 +218,7 @@ class Container:
     # --- time to live -----------------------------------------------------------------------------------------------
 
     def _will_expire(self, change: Change) -> None:
-        """A document's `ttl` counts where the container has a `defaultTtl` (-1: none by default)."""
+        """A document's `ttl` counts only if the container has a `defaultTtl` (-1: none by default)."""
         default = self.definition.get("defaultTtl")
         if change.body is None or default is None:
             return
@@ -249,7 +249,7 @@ def ended(last: Change, lsn: int, ts: float, *, is_expired: bool = False) -> Cha
 
 
 def checked_definition(definition: dict[str, Any]) -> dict[str, Any]:
-    """As the service completes it. Raises Refused."""
+    """The definition as the service completes it. Raises Refused."""
     if not isinstance(definition.get("id"), str) or not definition["id"]:
         raise bad("The input content is invalid because the required property 'id' is missing.")
     key = dict(definition.get("partitionKey") or {"paths": ["/_partitionKey"], "systemKey": True})

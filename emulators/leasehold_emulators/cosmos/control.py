@@ -1,4 +1,4 @@
-"""The second port: orders to the server, and the truth about its content, in plain JSON."""
+"""The control port: orders to the server, and the truth about its content, in plain JSON."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Control:
         return self.wire.account
 
     def container(self, name: str) -> Container:
-        """By its name, or `database/name` where two databases have one."""
+        """Find a container by its name, or by `database/name` if several databases have one of that name. Raises ValueError."""
         database, _, own = name.rpartition("/")
         for candidate in self.account.databases.values():
             if database in ("", candidate.id) and own in candidate.containers:
@@ -77,7 +77,7 @@ def _choice(values: Sequence[str]) -> str:
 
 
 def _check_range(container: Container, argument: str, range_id: str) -> None:
-    """Raises ValueError. Unlike a request, an order does not count as one that finds a range gone."""
+    """Raises ValueError. Unlike a request, an order does not use up an answer "completing split"."""
     if range_id not in container.partitions:
         there = _choice([one.id for one in container.ranges])
         raise ValueError(
@@ -135,7 +135,7 @@ def clock(control: Control, move_s: Move = 0.0) -> Any:
 
 
 def ranges_of(control: Control, container: ContainerId, ranges: RangeCount) -> Any:
-    """How many a container of that name is made with."""
+    """Set how many ranges a container of that name is created with."""
     control.account.ranges_of[container] = ranges
     control.account.keep_settings()
     return {}
@@ -147,14 +147,14 @@ def images(control: Control, container: Name, previous: Literal["none", "deletes
 
 
 def consistency(control: Control, level: Level) -> Any:
-    """The account's default, as its properties say it. What is read is the latest all the same (see the fault `lag`)."""
+    """Set the default level of the account's properties. Reads still return the latest version (but see the fault `lag`)."""
     control.account.consistency = level
     control.account.keep_settings()
     return {}
 
 
 def reset(control: Control) -> Any:
-    """As if just started: no databases, no faults, nothing counted, the machine's time."""
+    """Return to the state after a start: no databases, no faults, nothing counted, the machine's time."""
     control.account.journal.clear()
     control.account.databases.clear()
     control.account.ranges_of.clear()
@@ -180,7 +180,7 @@ def statistics(control: Control, clear: bool = False) -> Any:
 
 
 def truth(control: Control, container: Name) -> Any:
-    """Per range: its last LSN and its documents."""
+    """Each range with its last LSN and the number of its documents."""
     found = control.container(container)
     return [_partition(found.partitions[one.id]) for one in found.ranges]
 
@@ -192,7 +192,7 @@ def versions(control: Control, container: Name) -> Any:
 
 
 def delivered(control: Control, container: Name) -> Any:
-    """How often a feed has answered with which version."""
+    """How often feeds have delivered each version."""
     counts = control.wire.counts.delivered.get(control.container(container).id)
     return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()] if counts else []
 

@@ -21,7 +21,7 @@ class Count:
 
 @dataclass(slots=True)
 class Counts:
-    """Requests that a fault took are counted with the status it gave them, 0 where the connection dropped."""
+    """A request that a fault took is counted with the status that it got, 0 if the connection dropped."""
 
     _counts: dict[tuple[str, str], Count] = field(default_factory=lambda: defaultdict(Count))
     delivered: dict[str, Counter[tuple[str, int]]] = field(default_factory=lambda: defaultdict(Counter))

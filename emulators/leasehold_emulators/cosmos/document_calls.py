@@ -60,7 +60,7 @@ def _one(container: Container, call: Call, id: str | None, now: float) -> Reply:
 
 
 def _complete(container: Container, values: list[Any]) -> list[Any]:
-    """Raises Refused for an incomplete hierarchical key: a document has all of it. None of a plain key is the undefined value."""
+    """The values of a key; a plain key without any has the undefined value. Raises Refused for an incomplete hierarchical key."""
     count = len(container.definition["partitionKey"]["paths"])
     if not values and count == 1:
         return [{}]
@@ -70,7 +70,7 @@ def _complete(container: Container, values: list[Any]) -> list[Any]:
 
 
 def _id_of(container: Container, partition: Partition, id: str | None) -> str | None:
-    """A document may be addressed by its resource id too."""
+    """The document's id: a request may give the resource id instead."""
     if id and id.endswith("==") and len(id) == 24:
         return next((c.key.id for c in partition.documents.values() if c.body and c.body["_rid"] == id), id)
     return id
@@ -86,7 +86,7 @@ def _written(container: Container, partition: Partition, call: Call, outcome: Ou
 
 
 def _batch(container: Container, call: Call, now: float) -> Reply:
-    """Atomic: one transaction, one LSN; else every operation is independent and names its partition key."""
+    """An atomic batch is one transaction with one LSN. Otherwise operations are independent, with their own partition keys."""
     operations = call.json()
     is_atomic = call.is_set("x-ms-cosmos-batch-atomic")
     common = partition_key(call)
@@ -112,7 +112,7 @@ def _batch(container: Container, call: Call, now: float) -> Reply:
 def _failed_batch(
     container: Container, partition: Partition, operations: list[Any], results: list[dict[str, Any]]
 ) -> Reply:
-    """Every operation failed by the one that did."""
+    """The answer if one operation failed: it has its own status, all others have 424."""
     failed = {"statusCode": 424, "requestCharge": 0}
     answers = [failed] * (len(results) - 1) + [results[-1]] + [failed] * (len(operations) - len(results))
     headers = session_headers(container, [partition])

@@ -1,4 +1,4 @@
-"""Effective partition keys: where in the space of hashes a document lies, as every SDK computes it (MurmurHash3, version 2)."""
+"""Effective partition keys: the place of a document in the space of hashes, as every SDK computes it (version 2: MurmurHash3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNDEFINED: Final = Undefined()
 
 
 def key_of(document: dict[str, Any], paths: Sequence[str]) -> list[Any]:
-    """The values at the partition key's paths, {} if there is none, in the form of the header. An object is none."""
+    """The values at the partition key's paths, in the form of the header: {} for a missing value, an object or a list."""
     found = [at_path(document, path) for path in paths]
     return [{} if isinstance(value, dict | list) else value for value in found]
 
@@ -56,7 +56,7 @@ def _epk(values_json: str, kind: str, version: int) -> str:
 
 
 def _first_version(values: list[Any]) -> str:
-    from azure.cosmos.partition_key import PartitionKey, _Undefined  # takes a second to import, and few want it
+    from azure.cosmos.partition_key import PartitionKey, _Undefined  # takes a second to import, and is rarely needed
 
     components = [_Undefined() if value == {} else value for value in values]
     return str(PartitionKey._get_effective_partition_key_for_hash_partitioning(components)).upper()
@@ -78,7 +78,7 @@ def hashed(data: bytes) -> str:
 
 
 def murmur3_x64_128(data: bytes) -> tuple[int, int]:
-    """With the seed 0; the two halves, first h1."""
+    """The two halves of the hash with the seed 0, h1 first."""
     h1 = h2 = 0
     whole = len(data) // 16 * 16
     for k1, k2 in struct.iter_unpack("<QQ", data[:whole]):

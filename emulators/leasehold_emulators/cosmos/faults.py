@@ -1,4 +1,4 @@
-"""Faults to order: rules that say what befalls which requests. Which one takes a request is decided here; the server acts."""
+"""Faults to order: rules for what happens to which requests. This module decides which one takes a request; the server acts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Fault:
 
     do: throttle (429), fail (`status`, `substatus`), delay (`delay_s`), cut (nothing is done, the connection drops), or
     lose_reply (done, then the connection drops). For feeds also lag: a replica that is `lsns` behind answers with its own ETag.
-    With nothing newer, its answer is 304, or with `again` 200 and its last transaction.
+    If it has nothing newer, its answer is 304, or with `again` 200 and its last transaction.
 
     - of: kinds of request (`document.*`, `documents.*`, `feed.*`, `*`).
     - container, range_id, id: if given, only requests for these. The container is `name` or `database/name`.
-    - page_min: only requests for pages of at least so many.
-    - times: how many more it takes, None for no end.
-    - share: the share of matching requests that it takes. in_a_row: how often it takes the same one before that passes.
+    - page_min: only requests for pages of at least this many results.
+    - times: how many it takes, None for no limit.
+    - share: the share of matching requests that it takes. in_a_row: how often it takes the same request before that one passes.
     - after: how many matching requests pass first.
     """
 
@@ -86,7 +86,7 @@ def containers_of(call: Call) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Faults:
-    """In the order in which they were made; the first that fits takes the request. The seed makes shares repeatable."""
+    """All faults, in the order of their creation: the first that fits takes a request. The seed makes shares repeatable."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     _stubborn: dict[int, Stubborn] = field(default_factory=dict)

@@ -14,7 +14,7 @@ GIVES_PREVIOUS = {"none": (), "deletes": ("delete",), "all": ("delete", "replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """after: the LSN that the continuation names. since: whole seconds, exclusive. limit: changes, at least one."""
+    """after: the LSN that the continuation names. since: whole seconds, exclusive. limit: of changes, at least 1."""
 
     after: int
     since: int | None = None
@@ -26,14 +26,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """lsn: the continuation, up to which all was seen."""
+    """lsn: the continuation. Every change up to it was considered."""
 
     changes: list[Change]
     lsn: int
 
 
 def page(partition: Partition, ask: Ask) -> Page:
-    """Never cut within one LSN, which is a transaction. A replica that is behind `after` answers with its own LSN."""
+    """The next page. It never ends within one LSN, a transaction. A replica that is behind `after` answers with its own LSN."""
     changes: list[Change] = []
     for change in partition.after(ask.after):
         if not _is_wanted(partition, change, ask):
@@ -54,7 +54,7 @@ def _is_wanted(partition: Partition, change: Change, ask: Ask) -> bool:
 
 
 def position_at(partition: Partition, since: int) -> int:
-    """The LSN before the first change that is newer."""
+    """The LSN before the first change that is newer than `since`."""
     newer = next((change.lsn for change in partition.log if int(change.ts) > since), partition.lsn + 1)
     return newer - 1
 
@@ -64,7 +64,7 @@ def latest_version(change: Change) -> dict[str, Any]:
 
 
 def full_fidelity(change: Change, container: Container) -> dict[str, Any]:
-    """With the images that the container gives: accounts differ, the metadata of a delete name the document in all."""
+    """A change with the images that the container gives: accounts differ in these. Metadata always name a deleted document."""
     previous = change.previous.body if change.previous else None
     metadata: dict[str, Any] = {"operationType": change.operation, "lsn": change.lsn, "crts": int(change.ts)}
     if change.previous:

@@ -37,7 +37,7 @@ def answer(container: Container, call: Call) -> Reply:
 
 
 def _ask(container: Container, partition: Partition, call: Call) -> tuple[feed.Ask, bool]:
-    """And whether it only finds out where to begin, as the service does for a time before it sends anything."""
+    """What to read, and whether this request only finds its start: to a read from a time, the service first answers with that."""
     known, since = call.header("if-none-match"), _since(call)
     is_full = call.kind == "feed.full"
     if is_full and known is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def restore(account: Account, rows: Iterable[Row]) -> None:
-    """In the order in which they were made, by the functions that made them."""
+    """Repeat the changes in their order, with the functions that made them."""
     containers: dict[str, Container] = {}
     for row in rows:
         fields = row.fields

@@ -1,4 +1,4 @@
-"""Queries over documents: results of a parsed query, and the plan by which a client asks range by range."""
+"""Queries over documents: results of a parsed query, and the plan by which a client queries range by range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold_emulators.cosmos.sql_values import AGGREGATES, MISSING, Env, Expr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """number: the document's, in order of creation, which is also that of results."""
+    """number: of the document, in order of creation. Results have the same order."""
 
     number: int
     document: dict[str, Any]
@@ -29,7 +29,7 @@ class Results:
 
 
 def needs_plan(query: Query) -> bool:
-    """Over several ranges the gateway answers only what it need not put together."""
+    """Whether a client needs a plan: over several ranges, the gateway answers only if no partial results have to be merged."""
     return bool(
         query.order or query.aggregates or query.is_distinct or query.top is not None or query.limit is not None
     )
@@ -41,7 +41,7 @@ def not_servable() -> Refused:
 
 
 def run(query: Query, parameters: dict[str, Any], rows: Sequence[Row], limit: int, continuation: str | None) -> Results:
-    """rows: in order of their numbers. limit: of results in one page."""
+    """rows: in the order of their numbers. limit: the most results in a page."""
     wanted = [row for row in rows if _is_wanted(query, parameters, row)]
     if query.aggregates:
         return Results(items=[_aggregated(query, parameters, wanted)], rows_read=len(wanted), continuation=None)
@@ -57,7 +57,7 @@ def run(query: Query, parameters: dict[str, Any], rows: Sequence[Row], limit: in
 def _by_place(
     query: Query, parameters: dict[str, Any], rows: list[Row], limit: int, continuation: str | None
 ) -> Results:
-    """What is ordered or counted off has no number to continue from, only a place."""
+    """Ordered, distinct or limited results continue from a place among them, not from a document's number."""
     for expression, is_descending, _ in reversed(query.order):
         rows = sorted(rows, key=_by(query, parameters, expression), reverse=is_descending)
     items = _selected(query, parameters, rows)

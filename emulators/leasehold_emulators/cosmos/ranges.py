@@ -9,7 +9,7 @@ from leasehold_emulators.cosmos.epk import BITS, BOTTOM, TOP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """From min, inclusive, to max, exclusive: upper-case hexadecimal, of any length: "1F" is "1F00"."""
+    """From min, inclusive, to max, exclusive, in upper-case hexadecimal of any length: "1F" equals "1F00"."""
 
     min: str = BOTTOM
     max: str = TOP
@@ -30,7 +30,7 @@ def order(bound: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """id: never used again. parents: all that it came from, the oldest first. since: the division that brought it."""
+    """id: never reused. parents: all its ancestors, the oldest first. since: the number of the split or merge that made it."""
 
     id: str
     span: Span
@@ -57,7 +57,7 @@ def middle(span: Span) -> str:
 
 
 def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Range, Range]:
-    """Raises ValueError where `at` is not inside."""
+    """Raises ValueError if `at` is not inside."""
     if not order(parent.span.min) < order(at) < order(parent.span.max):
         raise ValueError(f"at: {at!r} is not inside range {parent.id} ({parent.span.min!r} to {parent.span.max!r})")
     parents = (*parent.parents, parent.id)
@@ -69,7 +69,7 @@ def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Ra
 
 
 def union(left: Range, right: Range, id: str, since: int) -> Range:
-    """Raises ValueError where they are not neighbours, the left one first."""
+    """Raises ValueError unless `right` begins where `left` ends."""
     if order(left.span.max) != order(right.span.min):
         raise ValueError(f"left, right: ranges {left.id} and {right.id} are not neighbors")
     parents = dict.fromkeys((*left.parents, *right.parents, left.id, right.id))

@@ -1,4 +1,4 @@
-"""What a request is refused with: Cosmos DB's status, substatus, code and message."""
+"""Refusals of requests, with Cosmos DB's status, substatus, code and message."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 
-RANGE = 0x5 << 60  # the top four bits of a child's number say its kind; a document's are zero
+RANGE = 0x5 << 60  # the top four bits of a child's number are its kind; a document's are zero
 
 
 def encoded(raw: bytes) -> str:

@@ -27,7 +27,7 @@ TOKEN = "a token for tests alone"
 class Options(Place):
     """ranges: partition key ranges of a new container. containers: (database, container, path of the partition key) to create.
 
-    key: in base64. token: an access token that it takes for one of Entra.
+    key: in base64. token: accepted in place of an access token of Entra.
     """
 
     ranges: int = 1
@@ -38,7 +38,7 @@ class Options(Place):
 
 @asynccontextmanager
 async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
-    """Yields the addresses. Raises PortTaken, Unusable."""
+    """Serve, and yield the addresses. Raises PortTaken, Unusable."""
     journal = Journal(options.data / "cosmos.db" if options.data else None)
     clock = Clock(time.time)
     account = Account(options.ranges, journal)
@@ -69,7 +69,7 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
 
 
 def create(account: Account, named: tuple[str, ...], now: float) -> None:
-    """Unless it exists."""
+    """Create a database and a container unless they exist."""
     database, container, path = named
     if database not in account.databases:
         account.create_database(database, now)
@@ -79,11 +79,11 @@ def create(account: Account, named: tuple[str, ...], now: float) -> None:
 
 
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    """With room for what the service refuses itself."""
+    """A request with room for bodies that are too large: the service itself refuses those."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=4 * BODY_BYTES_MAX)
 
 
 def server_of(handler: Any) -> web.Server:
-    """A client may keep its connection for as long as it likes."""
+    """A server that keeps idle connections open for an hour."""
     return web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600)

@@ -1,4 +1,4 @@
-"""The part of Cosmos DB's SQL that clients here send: parsed once, into functions of a document."""
+"""The supported part of Cosmos DB's SQL, parsed once into functions of a document."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Token:
 
 @dataclass(slots=True)
 class Query:
-    """`text` and where its clauses stand, for a plan that has to rewrite it."""
+    """A parsed query, with the texts of its clauses for a plan that has to rewrite it."""
 
     text: str
     alias: str = "c"
@@ -53,7 +53,7 @@ class Query:
     is_value: bool = False
     select: Expression | None = None  # None: *
     where: Expression | None = None
-    order: list[tuple[Expression, bool, str]] = field(default_factory=list)  # is it descending, its text
+    order: list[tuple[Expression, bool, str]] = field(default_factory=list)  # expression, whether descending, text
     offset: int = 0
     limit: int | None = None
     aggregates: list[tuple[str, Expression]] = field(default_factory=list)
@@ -68,7 +68,7 @@ def matches(text: str, document: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=500)
 def parsed(text: str) -> Query:
-    """Raises Refused with 400 for what it does not know."""
+    """Raises Refused with 400 for what is not supported."""
     return _Parser(text).query()
 
 
@@ -85,7 +85,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 class _Parser:
-    """Recursive descent; every method takes its part off the front."""
+    """Recursive descent; every method consumes the tokens of its part."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(tokens(text))
@@ -99,7 +99,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _take(self, *words: str) -> str | None:
-        """One of the words or signs, where it is next."""
+        """Consume and return the next token if it is one of these words or signs."""
         token = self._next
         if token.kind in ("name", "sign") and token.text.upper() in words:
             self._at += 1

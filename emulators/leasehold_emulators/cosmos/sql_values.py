@@ -1,4 +1,4 @@
-"""Values of Cosmos DB's SQL: its undefined, its types in order, comparisons and functions."""
+"""Values of Cosmos DB's SQL: its undefined value, its types in order, comparisons and functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Expression = Callable[[Env], Any]
 
 
 class Missing:
-    """Cosmos DB's undefined: what no comparison holds for, and what is left out of results."""
+    """Cosmos DB's undefined value: no comparison with it holds, and results leave it out."""
 
 
 MISSING: Final = Missing()
@@ -62,7 +62,7 @@ TYPES: tuple[Any, ...] = (bool, (int, float), str, list, dict)
 
 
 def kind(value: Any) -> int:
-    """Types in the order in which ORDER BY puts them."""
+    """The place of the value's type in the order of ORDER BY."""
     if value is MISSING:
         return 0
     if value is None:

@@ -25,7 +25,7 @@ def span_of(call: Call) -> Span:
 
 
 def partitions(container: Container, call: Call) -> list[Partition]:
-    """Those that a request is for: by range id, by partition key, by span, or all. Raises Refused with 410."""
+    """The partitions that a request is for: by range id, by partition key, by span, or all. Raises Refused with 410."""
     if (range_id := call.header("x-ms-documentdb-partitionkeyrangeid")) is not None:
         partition = container.partition(range_id.rpartition(",")[2])
         if not partition.range.span.covers(span_of(call)) and call.header("x-ms-start-epk") is not None:
@@ -48,7 +48,7 @@ def session_headers(container: Container, touched: list[Partition]) -> dict[str,
 
 
 def check_session(call: Call, touched: list[Partition]) -> None:
-    """Raises Refused where the client has seen more of a range than there is."""
+    """Raises Refused if the client has seen a later LSN of a range than the partition has."""
     lsns = {partition.range.id: partition.lsn for partition in touched}
     for part in (call.header("x-ms-session-token") or "").split(","):
         range_id, _, token = part.partition(":")

@@ -1,4 +1,4 @@
-"""The account's HTTP: takes requests off the socket, lets faults have theirs, answers the rest."""
+"""The account's HTTP: reads requests, applies faults, and answers the other requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BODY_BYTES_MAX = 2 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Wire:
-    """key: the account's, in base64. token: what it takes from Entra. now: the account's clock, in seconds."""
+    """key: the account's, in base64. token: accepted as one of Entra. now: the account's clock, in seconds."""
 
     account: Account
     key: str
@@ -64,7 +64,7 @@ class Wire:
             return answer(self.account, call, self.now())
         except Refused as refused:
             return refusal(refused)
-        except Exception as error:  # a client that tried again would hide it
+        except Exception as error:  # 400, because clients retry a 500, and would hide it
             traceback.print_exc()
             return refusal(Refused(400, f"The wire server cannot answer this: {error!r}"))
 
@@ -81,7 +81,7 @@ async def read(request: web.BaseRequest) -> Call:
 
 
 def range_of(account: Account, call: Call) -> str | None:
-    """The range that a request is for, where it is for one."""
+    """The id of the range that a request is for, None if it is not for exactly one."""
     if (named := call.header("x-ms-documentdb-partitionkeyrangeid")) is not None:
         return named.rpartition(",")[2]
     match call.path:

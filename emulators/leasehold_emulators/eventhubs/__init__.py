@@ -1,1 +1,1 @@
-"""An Event Hubs namespace on the wire: AMQP 1.0 by a codec of its own, hubs in memory, faults to order."""
+"""A wire server of an Event Hubs namespace: AMQP 1.0 with its own codec, hubs in memory, and faults to order."""

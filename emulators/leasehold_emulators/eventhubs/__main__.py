@@ -1,4 +1,4 @@
-"""`python -m leasehold_emulators.eventhubs`: one namespace on the wire, which prints its addresses as a line of JSON."""
+"""`python -m leasehold_emulators.eventhubs`: a wire server of one namespace. It prints its addresses as a line of JSON."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from leasehold_emulators.hosting import wait_until_stopped
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="leasehold_emulators.eventhubs", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="of AMQP without TLS; 0 for any")
-    parser.add_argument("--tls-port", type=int, default=0, help="of AMQP with a certificate of its own; 0 for any")
-    parser.add_argument("--ws-port", type=int, default=0, help="of WebSockets; 0 for any")
-    parser.add_argument("--wss-port", type=int, default=0, help="of WebSockets with that certificate; 0 for any")
+    parser.add_argument("--port", type=int, default=0, help="AMQP port without TLS; 0 for any")
+    parser.add_argument("--tls-port", type=int, default=0, help="AMQP port, with its own certificate; 0 for any")
+    parser.add_argument("--ws-port", type=int, default=0, help="WebSocket port; 0 for any")
+    parser.add_argument("--wss-port", type=int, default=0, help="WebSocket port, with that certificate; 0 for any")
     parser.add_argument("--control-port", type=int, default=0)
     parser.add_argument(
-        "--hubs", default="raw-event:4,transformed-event:4", help="name:partitions, with commas between"
+        "--hubs", default="raw-event:4,transformed-event:4", help="NAME:PARTITIONS, separated by commas"
     )
     parser.add_argument(
-        "--groups", default="", help="consumer groups of every hub beside $Default, with commas between"
+        "--groups", default="", help="consumer groups of every hub, in addition to $Default, separated by commas"
     )
-    parser.add_argument("--events-max", type=int, help="how many events a partition keeps; all, if not given")
+    parser.add_argument("--events-max", type=int, help="how many events a partition keeps; by default all")
     parser.add_argument("--message-bytes-max", type=int, default=MESSAGE_BYTES_MAX)
     parser.add_argument("--key-name", default=KEY_NAME)
     parser.add_argument("--key", default=KEY)
-    parser.add_argument("--token", default=TOKEN, help="what it takes for an access token of Entra")
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started it has ended")
+    parser.add_argument("--token", default=TOKEN, help="accepted in place of an access token of Entra")
+    parser.add_argument("--with-parent", action="store_true", help="end when the parent process has ended")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What a link may be attached to: the addresses of an Event Hubs namespace, read."""
+"""Parsing of the addresses in an Event Hubs namespace to which a link may be attached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SENDER = re.compile(r"(?P<hub>.+?)(?:/Partitions/(?P<partition>[^/]+))?", re.IGN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """group: of a receiver. partition: None where the service chooses one. node: `$cbs` and `$management` have no hub."""
+    """group: of a receiver. partition: None if the service chooses one. node: `$cbs`, or `$management`, with or without a hub."""
 
     hub: str = ""
     group: str | None = None
@@ -22,13 +22,13 @@ class Address:
 
 
 def path_of(address: str) -> str:
-    """Without scheme and host, where it has them."""
+    """The address without its scheme and host, if it has them."""
     path = urlsplit(address).path if "://" in address else address
     return path.strip("/")
 
 
 def address(text: str, *, is_receiver: bool) -> Address | None:
-    """None if it is not an address."""
+    """The parsed address; None if it is not one."""
     path = path_of(text)
     if path in (CBS, MANAGEMENT):
         return Address(node=path)

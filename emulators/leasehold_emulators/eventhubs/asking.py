@@ -25,7 +25,7 @@ NODES = {"$cbs": "cbs", "$management": "management"}
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Answering(Outgoing):
-    """address: the client's target, which its requests name to be answered there."""
+    """address: the client's target. Requests with this `reply-to` are answered there."""
 
     node: str
     address: str | None
@@ -73,7 +73,7 @@ class Asking(Incoming):
         return put_token(connection, asked) if self.node == "$cbs" else read(connection, asked)
 
     def _answer(self, asked: Request, message: bytes) -> None:
-        """By the link that the request names, else by one of the same node."""
+        """Send the answer on the link that the request names, otherwise on one of the same node."""
         links = [link for link in self.session.links.values() if isinstance(link, Answering)]
         named = [link for link in links if asked.reply_to is not None and asked.reply_to in (link.address, link.name)]
         for link in named or [link for link in links if link.node == self.node and link.is_attached]:

@@ -1,4 +1,4 @@
-"""An attach answered: the address found, the client's right checked, the link begun, or refused as the service refuses one."""
+"""Answers to an attach: find the address, check the client's right, and begin the link, or refuse it as the service does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTLED = UByte(1)
 
 
 def attach(session: Session, asked: Attach) -> None:
-    """Does it, unless a fault was ordered for it."""
+    """Attach the link, unless a fault takes the attach."""
     connection = session.connection
     where = _address(asked)
     call = Call(
@@ -81,7 +81,7 @@ def _begin(session: Session, asked: Attach, where: Address | None) -> None:
 
 
 def _refuse(session: Session, asked: Attach, refusal: Refusal) -> None:
-    """As the standard has it: an attach without source and target, and the reason in the detach that follows."""
+    """Refuse as the standard defines it: an attach without source and target, then a detach with the reason."""
     session.connection.namespace.count("attach.refused", "", "", refusal.condition)
     count = UInt(0) if asked.role else None
     session.send(Attach(asked.name, asked.handle, not asked.role, initial_delivery_count=count))
@@ -116,7 +116,7 @@ def _state(attached: Attached) -> dict[Symbol, int]:
 
 
 def _end(end: Any, code: int, count: int) -> Described:
-    """The client's own terminus, or an empty one, with all of its fields: it must not be null."""
+    """The client's own terminus, or an empty one, extended to all of its fields: it must not be null."""
     own = fields(end)
     return Described(ULong(code), own + [None] * (count - len(own)))
 
@@ -177,7 +177,7 @@ def _receiver(session: Session, asked: Attach, hub: Hub, partition: Partition, g
 
 
 def wishes(asked: Attach) -> list[Any]:
-    """One symbol may come without an array around it."""
+    """The desired capabilities; a single one may be a symbol without an array."""
     wished = asked.desired_capabilities
     return list(wished) if isinstance(wished, list) else [wished]
 

@@ -1,6 +1,6 @@
 """AMQP 1.0 values to bytes and back (OASIS amqp-core-types).
 
-Nothing of an SDK is in here, so that faults of codecs do not cancel out.
+It uses no code of an SDK, because a fault that both sides share would not show.
 
 Python      null bool int->long float->double bytes->binary str->string UUID list dict->map; the others: values.py.
 """
@@ -44,7 +44,7 @@ U64 = struct.Struct(">Q")
 
 # --- encoding: each value in its shortest form -------------------------------------------------------------------------
 
-# For each type the form that fits every value, as arrays need it: constructor and packing.
+# Type -> the form that fits every value of it, which arrays need: constructor and packing.
 FIXED: dict[type, tuple[int, struct.Struct]] = {
     UByte: (0x50, struct.Struct(">B")),
     Byte: (0x51, struct.Struct(">b")),
@@ -73,7 +73,7 @@ VARIABLE: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     str: (0xA1, lambda value: value.encode()),
     Symbol: (0xA3, lambda value: value.encode("ascii")),
 }
-# What has shorter forms: the constructor of zero (unsigned) and of one octet.
+# Types with shorter forms: the constructors of zero (only if unsigned) and of one octet.
 SMALL: dict[type, tuple[int | None, int]] = {
     UInt: (0x43, 0x52),
     ULong: (0x44, 0x53),
@@ -175,7 +175,7 @@ def _put_sized(out: bytearray, code: int, count: int, body: bytes | bytearray) -
 
 
 def _elements(values: list[Any]) -> bytes:
-    """The constructor of all, then each without one."""
+    """One constructor for all elements, then each element without one."""
     if not values:
         return b"\x40"
     kind = type(values[0])
@@ -189,7 +189,7 @@ def _elements(values: list[Any]) -> bytes:
         return bytes((code,)) + b"".join(_octets(kind, value) for value in values)
     if kind in (list, dict):
         return _compound_elements(kind, values)
-    raise TypeError(f"an array of {kind.__name__} is not spoken here")
+    raise TypeError(f"an array of {kind.__name__} is not supported")
 
 
 def _compound_elements(kind: type, values: list[Any]) -> bytes:
@@ -205,7 +205,7 @@ def _compound_elements(kind: type, values: list[Any]) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The one value that `data` is. Raises Malformed."""
+    """The single value in `data`. Raises Malformed."""
     value, end = take(data, 0)
     if end != len(data):
         raise Malformed(f"{len(data) - end} octets after the value")

@@ -1,4 +1,4 @@
-"""A connection as a machine without sockets: what arrives goes in, what it answers goes to its wire."""
+"""A connection as a state machine without sockets: it gets what arrives, and writes its answers to its wire."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class State(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Connection:
-    """frame_bytes_max: the client's limit. heartbeat_s: how often it wants a sign of life, once that is known."""
+    """frame_bytes_max: the client's limit. heartbeat_s: how often the client wants a frame; None until that is known."""
 
     namespace: Namespace
     wire: Wire
@@ -138,7 +138,7 @@ class Connection:
         most = UInt(min(HANDLE_MAX, asked.handle_max if asked.handle_max is not None else HANDLE_MAX))
         self.wire.write(framed(channel, Begin(UShort(channel), UInt(0), UInt(WINDOW), UInt(WINDOW), most)))
 
-    # --- what the session and the edge ask for ---
+    # --- for sessions and edges ---
 
     def is_granted(self, hub: str) -> bool:
         return self.grants.cover(hub, self.namespace.now_ms() / 1000)
@@ -172,7 +172,7 @@ class Connection:
         self.pump()
 
     def pump(self) -> None:
-        """Lets every link send in turn, until nothing is left or the wire is full."""
+        """Let every link send in turn, until nothing is left or the wire is full."""
         goes_on = True
         while goes_on and self.state is State.OPEN:
             goes_on = False
@@ -183,7 +183,7 @@ class Connection:
                     goes_on |= link.pump()
 
     def close(self, refusal: Refusal | None = None) -> None:
-        """With a close frame that gives the reason."""
+        """Close the connection, with a close frame that gives the reason."""
         if self.state is State.OPEN:
             reason = error(refusal.condition, refusal.description) if refusal else None
             self.wire.write(framed(0, Close(reason)))
@@ -191,12 +191,12 @@ class Connection:
         self.wire.close()
 
     def abort(self) -> None:
-        """Nothing more is read or written."""
+        """End the connection without reading or writing any more data."""
         self.gone()
         self.wire.abort()
 
     def gone(self) -> None:
-        """The client is no longer there."""
+        """End all sessions: the client is no longer there."""
         self.state = State.CLOSED
         for session in self.sessions.values():
             session.gone()

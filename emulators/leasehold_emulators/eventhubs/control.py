@@ -44,12 +44,12 @@ PartitionId = Annotated[
     BeforeValidator(lambda given: str(given) if type(given) is int else given),
     Field(pattern=r"^(0|[1-9][0-9]{0,3})$"),
 ]
-"""A number is taken for its text."""
+"""A number is converted to its text."""
 Role = Literal["sender", "receiver"]
 PartitionKey = Annotated[str, Field(min_length=1, max_length=128)]
 Body = Annotated[str, Field(max_length=1 << 20)]
 BodyBytes = Annotated[int, Field(ge=16, le=1 << 20)]
-"""16 octets are those of the body that `append` makes around a number of one digit."""
+"""16 octets: the shortest body that `append` can make, around a number of one digit."""
 EventCount = Annotated[int, Field(ge=0, le=10_000_000)]
 APPENDED_BYTES_MAX = 1 << 30
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
@@ -57,7 +57,7 @@ Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """hubs: those of the start, to which `reset` goes back: name -> (partitions, groups, events that are kept)."""
+    """hubs: those of the start, which `reset` restores: name -> (partitions, groups, events that a partition keeps)."""
 
     edges: Edges
     clock: Clock
@@ -80,7 +80,7 @@ class Control:
         return {"kind": "eventhubs", "hubs": hubs, **more}
 
     def make_hubs(self) -> None:
-        """Those that are missing, and partitions that are."""
+        """Make the hubs that are missing, and the partitions that are missing in others."""
         for name, (partitions, groups, events_max) in self.hubs.items():
             hub = self.namespace.hub(name) or self.namespace.make_hub(name, partitions, groups, events_max)
             if len(hub.partitions) < partitions:
@@ -108,7 +108,7 @@ class Control:
     def links(
         self, hub: str | None = None, partition: str | None = None, group: str | None = None, role: Role | None = None
     ) -> list[Publishing | Receiving]:
-        """Those that match what is given. Raises ValueError."""
+        """The attached links that match what is given. Raises ValueError."""
         self.check_names(hub, partition, group)
         links = [link for edge in self.edges.open for link in edge.connection.links()]
         wanted = {"hub": hub, "partition": partition, "group": group, "role": role}
@@ -168,7 +168,7 @@ def cut(
     group: Name | None = None,
     role: Role | None = None,
 ) -> Fields:
-    """The connections of the links that are meant; without any argument, all."""
+    """Cut the connections of the matching links; without any argument, cut all."""
     meant = {link.session.connection for link in control.links(hub, partition, group, role)}
     is_all = (hub, partition, group, role) == (None, None, None, None)
     edges = [edge for edge in control.edges.open if is_all or edge.connection in meant]
@@ -178,7 +178,7 @@ def cut(
 
 
 def close(control: Control, condition: Condition = "amqp:connection:forced") -> Fields:
-    """All connections, with a close frame."""
+    """Close all connections, with a close frame."""
     refusal = Refusal(condition=condition, description="The connection was closed by order.")
     edges = list(control.edges.open)
     for edge in edges:
@@ -226,12 +226,12 @@ def append(
     bytes: BodyBytes | None = None,
     key: PartitionKey | None = None,
 ) -> Fields:
-    """`bodies`, or `count` bodies of `bytes` octets each: JSON with their sequence number."""
+    """Append `bodies`, or `count` bodies of `bytes` octets each, which are JSON with their sequence number."""
     found = control.partition(hub, partition)
     if (bodies is None) == (count is None):
         raise ValueError("bodies, count: give one of them: `bodies` of events, or their `count`")
     if bodies is not None and bytes is not None:
-        raise ValueError(f"bytes: {bytes} belongs to `count`: leave it out beside `bodies`")
+        raise ValueError(f"bytes: {bytes} belongs to `count`: leave it out with `bodies`")
     octets = _numbered(found, count or 0, bytes or 200) if bodies is None else [body.encode() for body in bodies]
     first = found.end
     found.append([data_event(body, key) for body in octets], control.clock.now_ms())
@@ -298,7 +298,7 @@ def rules(
     nothing: Annotated[int, Field(ge=-1, le=0)] = 0,
     beyond: Literal["refused", "waits"] = "refused",
 ) -> Fields:
-    """Choices where the service's behavior is unknown."""
+    """Choose the behavior in cases for which the service's own is unknown."""
     namespace = control.namespace
     namespace.replies_known = reply == "known"
     namespace.old_events, namespace.old_s = old_events, old_s

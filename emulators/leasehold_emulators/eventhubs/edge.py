@@ -1,4 +1,4 @@
-"""Sockets: what they bring goes into a connection, what it writes goes out."""
+"""Sockets: each passes what it receives to a connection, and sends what the connection writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Edge(Protocol):
 
 @dataclass(slots=True)
 class Edges:
-    """Those that are connected."""
+    """The edges that are connected."""
 
     namespace: Namespace
     open: set[Edge] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Edges:
 
 
 class Heart:
-    """Beats as often as the client wants it, once that is known."""
+    """Sends heartbeats as often as the client wants them, once that is known."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,7 +60,7 @@ class Heart:
 
 
 class Socket(asyncio.Protocol):
-    """One socket, and the wire of its connection."""
+    """A socket as the wire of a connection."""
 
     def __init__(self, edges: Edges) -> None:
         self.edges = edges

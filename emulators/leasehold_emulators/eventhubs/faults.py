@@ -13,7 +13,7 @@ from leasehold_emulators.orders import STRICT, Count, Name, Positive, Seconds, c
 
 BUSY = "com.microsoft:server-busy"
 OF = ("attach.sender", "attach.receiver", "send", "receive", "cbs", "management")
-# What can be done to each kind of call, beside the ones that every kind takes.
+# The faults of a kind of call: those in ONLY if it is listed there, otherwise EVERY.
 EVERY = frozenset(("cut", "refuse", "throttle", "delay", "hang"))
 ONLY = {
     "send": EVERY | {"cut_after", "lose_ack", "late_ack", "discard", "detach", "detach_after"},
@@ -25,7 +25,7 @@ Condition = Annotated[str, Field(pattern=r"^[!-~]{1,255}$")]
 
 
 class Call(NamedTuple):
-    """of: one of OF. partition and group are empty where the call has none."""
+    """of: one of OF. partition and group are empty if the call has none."""
 
     of: str
     hub: str = ""
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 @checked.dataclass(slots=True, kw_only=True, config=STRICT)
 class Fault:
-    """hub, partition, group: of the calls it takes; None for all. after: calls that pass first. times: None for no end."""
+    """hub, partition, group: of the calls it takes; None for all. after: calls that pass first. times: None for no limit."""
 
     do: str
     of: str = "*"
@@ -80,7 +80,7 @@ class Faults:
         return fault.number
 
     def heal(self, number: int | None = None) -> None:
-        """All of them, if none is named."""
+        """Remove a fault, or all of them if no number is given."""
         self.ordered = [fault for fault in self.ordered if number not in (None, fault.number)]
 
     def taking(self, call: Call) -> Fault | None:

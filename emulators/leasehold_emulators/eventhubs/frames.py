@@ -42,7 +42,7 @@ class Begin(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """role: True of a receiver."""
+    """role: True for a receiver."""
 
     name: str
     handle: UInt
@@ -154,7 +154,7 @@ class Frame(NamedTuple):
 
 
 def framed(channel: int, performative: Performative, payload: bytes = b"") -> bytes:
-    """The lists of fields are full: not every client takes what the standard lets us leave out."""
+    """The frame. Its list has all fields: not every client accepts the shorter lists that the standard permits."""
     kind = type(performative)
     body = bytearray((0x00, 0x53, CODES[kind]))
     put(body, list(performative))
@@ -174,7 +174,7 @@ def rejected(condition: str, description: str) -> Described:
 
 
 class Frames:
-    """Cuts what arrives into protocol headers (bytes) and frames; an empty one is no more than a sign of life."""
+    """Cuts what arrives into protocol headers (bytes) and frames; empty frames are only signs of life, and are skipped."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -184,7 +184,7 @@ class Frames:
         self._data += data
 
     def next(self) -> Frame | bytes | None:
-        """None until more arrives. Raises Malformed."""
+        """The next header or frame; None until more data arrives. Raises Malformed."""
         while len(self._data) >= HEADER.size:
             if self.expects_header:
                 self.expects_header = False

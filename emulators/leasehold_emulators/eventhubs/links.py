@@ -1,4 +1,4 @@
-"""What all links have in common: credit, transfers put together on their way in, transfers cut on their way out."""
+"""What all links have in common: credit, messages joined from incoming transfers, messages cut into outgoing transfers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Link(ABC):
 
     @property
     def entity(self) -> str | None:
-        """The hub that it needs a token for."""
+        """The hub for which the link needs a token."""
         return None
 
     @abstractmethod
@@ -48,12 +48,12 @@ class Link(ABC):
             self.on_gone()
 
     def on_gone(self) -> None:
-        """Detached, by whomever, or the connection has ended."""
+        """Called when either side has detached the link, or the connection has ended."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Incoming(Link):
-    """The client sends. bytes_max: what is longer is rejected, and not kept."""
+    """A link on which the client sends. bytes_max: a longer message is rejected, and not kept."""
 
     bytes_max: int
     credit: int = CREDIT
@@ -103,7 +103,7 @@ class Incoming(Link):
     def on_message(self, id_: int, message_format: int, message: bytes, is_settled: bool) -> None: ...
 
     def settle(self, id_: int, refusal: Refusal | None, is_settled: bool = False) -> None:
-        """Accepted, or rejected for that reason; a client that has settled by itself does not learn of it."""
+        """Accept a message, or reject it for a reason; a client that sent it settled gets no answer."""
         if is_settled or not self.is_attached:
             return
         state = rejected(refusal.condition, refusal.description) if refusal else ACCEPTED
@@ -112,7 +112,7 @@ class Incoming(Link):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outgoing(Link):
-    """The client receives, as much as it has given credit for."""
+    """A link on which the client receives as many messages as it has given credit for."""
 
     credit: int = 0
     delivery_count: int = 0
@@ -137,11 +137,11 @@ class Outgoing(Link):
 
     @property
     def room(self) -> int:
-        """How many transfers may go."""
+        """How many transfers may be sent now."""
         return min(self.credit, self.session.room) if self.is_attached else 0
 
     def transfer(self, messages: list[bytes]) -> None:
-        """As many as there is room for."""
+        """Send messages, at most as many as there is room for."""
         session = self.session
         limit = session.connection.frame_bytes_max - TRANSFER.size
         if any(len(message) > limit for message in messages):
@@ -162,7 +162,7 @@ class Outgoing(Link):
         session.connection.wire.write(b"".join(frames))
 
     def _frames(self, message: bytes, limit: int) -> list[bytes]:
-        """A message that takes several: the first one names the delivery, each takes its place in the window."""
+        """The frames of one message: each names the delivery, and takes one place in the session's window."""
         session = self.session
         id_ = session.next_outgoing
         frames = []

@@ -1,4 +1,4 @@
-"""Messages (OASIS amqp-core-messaging): a batch taken apart, an event with its place written into it, requests, answers."""
+"""Messages (OASIS amqp-core-messaging): events out of a batch, an event with its place written into it, requests, answers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ I64 = struct.Struct(">q")
 SHORT_DATA, LONG_DATA = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 
 
-# The annotations of an idempotent event read at once, where they are these three in this order and nothing else. Whatever else
-# there may be is read section by section, which takes five times as long.
+# The annotations of an idempotent event, read at once if they are these three in this order and nothing else. Other events are
+# read section by section, which takes five times as long.
 MARKS = re.compile(
     rb"((?:\x00\x53\x70\x45)?)\x00\x53\x72(?:\xc1.|\xd1.{4}\x00\x00\x00)\x06"
     rb"\xa3\x19com\.microsoft:producer-id(?:\x55(.)|\x81(.{8}))"
@@ -39,7 +39,7 @@ MARKS = re.compile(
 
 
 class Numbered(NamedTuple):
-    """What an event of an idempotent producer carries; None for what it does not."""
+    """The marks that an event of an idempotent producer carries; None for a missing one."""
 
     producer: int | None
     level: int | None
@@ -47,7 +47,7 @@ class Numbered(NamedTuple):
 
 
 class Event(NamedTuple):
-    """As a client sent it. head: the encoded header. rest: encoded, from the properties on. annotations: the client's own."""
+    """An event as it was sent. head: the encoded header. rest: encoded, from the properties on. annotations: the client's own."""
 
     rest: bytes
     head: bytes = b""
@@ -85,7 +85,7 @@ def value_of(message: bytes, begin: int) -> Any:
 
 
 def events(message: bytes, message_format: int) -> list[Event]:
-    """The events of one message: those in the envelope, or itself. The envelope's key is theirs. Raises Malformed."""
+    """The events in an envelope, or the message as one. Those without a key get the envelope's. Raises Malformed."""
     if message_format != BATCH:
         return [event(message)]
     inside, key = [], None
@@ -192,8 +192,8 @@ def delivery_annotations(annotations: dict[Any, Any]) -> bytes:
 
 
 def with_delivery_annotations(message: bytes, annotations: bytes) -> bytes:
-    """Behind the header, where there is one. The rest is not read."""
-    # Nearly all messages have this. To read its annotations would take most of a receiver's time.
+    """The message with annotations after its header, if it has one. The rest is not read."""
+    # Nearly all messages begin with annotations. Reading these would take most of a receiver's time.
     if message.startswith(b"\x00\x53\x72"):
         return annotations + message
     code, _, end = next(sections(message))
@@ -216,7 +216,7 @@ class Contents:
 
 
 def contents(message: bytes) -> Contents:
-    """body: the data sections, one after the other; of another kind of body its encoding."""
+    """body: the data sections, one after the other, or the encoding of another kind of body."""
     body, annotations, application = bytearray(), {}, {}
     for code, begin, end in sections(message):
         if code == DATA:
@@ -231,7 +231,7 @@ def contents(message: bytes) -> Contents:
 
 
 def data_event(body: bytes, key: str | None = None) -> Event:
-    """An event of that body and nothing else."""
+    """An event with only a body and, if given, a key."""
     out = bytearray(b"\x00\x53\x75")
     put(out, body)
     return Event(rest=bytes(out), key=key)
@@ -242,7 +242,7 @@ def data_event(body: bytes, key: str | None = None) -> Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """id: any of the types of a message's id. what: its application properties. body: of the one value, if it is one."""
+    """id: of any type that AMQP permits. what: the application properties. body: the value, if the body is one."""
 
     id: Any
     reply_to: Any
@@ -266,7 +266,7 @@ def answer(asked: Request, status: int, description: str, value: Any = None, con
 
 
 def runtime_metrics(number: int, offset: int, time_ms: int, now_ms: int) -> dict[Any, Any]:
-    """What a receiver gets with each event, if it wants that: the end of the partition."""
+    """The end of the partition, which a receiver gets with each event if it wants that."""
     return {
         Symbol("last_enqueued_sequence_number"): number,
         Symbol("last_enqueued_offset"): str(offset),

@@ -44,7 +44,7 @@ class Hub:
     journal: Journal = field(default_factory=Journal)
 
     def grow(self, count: int) -> None:
-        """To that many partitions: there are never fewer."""
+        """Add partitions up to this count: a hub never loses one."""
         present = len(self.partitions)
         self.partitions += [
             Partition(hub=self.name, id=str(i), events_max=self.events_max, journal=self.journal)
@@ -54,7 +54,7 @@ class Hub:
             self.journal.add(self.name.lower(), "grow", {"partitions": count})
 
     def routed(self, key: str | None) -> Partition:
-        """A key always has the same one, as long as the count stays. Without a key, each has its turn."""
+        """A key always has the same partition while the count stays. Without a key, partitions take turns."""
         if key is not None:
             return self.partitions[zlib.crc32(key.encode()) % len(self.partitions)]
         self.turn += 1
@@ -64,7 +64,7 @@ class Hub:
         return group.lower() in {name.lower() for name in self.groups}
 
     def receive(self, group: str, partition: str, link: Detached) -> Refusal | None:
-        """Lets the link in, and others go."""
+        """Admit the link, and detach those that it displaces. Returns why it is refused, if it is."""
         present = self.receivers.setdefault((group.lower(), partition), [])
         outcome = admitted([other.epoch for other in present], link.epoch)
         if isinstance(outcome, Refusal):
@@ -85,8 +85,8 @@ class Hub:
 class Namespace:
     """now_ms: its clock. counts: (what, hub, partition, detail) -> how many.
 
-    old_events, old_s: how old the answers of `$management` are. reads_per_s_max: how many it gives in any second.
-    The rest is as in `producers.attached`.
+    old_events, old_s: how many events and seconds `$management` lags. reads_per_s_max: how many answers it gives in any second.
+    refuses_beyond: whether a receiver that starts past the end is refused. The rest is as in `producers.attached`.
     """
 
     keys: Keys
@@ -109,7 +109,7 @@ class Namespace:
     def make_hub(
         self, name: str, partitions: int, groups: set[str] | None = None, events_max: int | None = None
     ) -> Hub:
-        """Another hub, or an empty one in place of the one of that name."""
+        """Make an empty hub, which replaces a hub of that name if there is one."""
         if before := self.hubs.get(name.lower()):
             for owner in (name.lower(), *(partition.owner for partition in before.partitions)):
                 self.journal.forget(owner)
@@ -159,7 +159,7 @@ class Namespace:
         return outcome
 
     def admits_read(self, hub: str, partition: str) -> bool:
-        """Whether `$management` answers, or has answered too often in the last second."""
+        """Whether `$management` answers: not if it has answered too often in the last second. Counts the request."""
         now_ms = self.now_ms()
         while self.reads_ms and self.reads_ms[0] <= now_ms - 1000:
             self.reads_ms.popleft()

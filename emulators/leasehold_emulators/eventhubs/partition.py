@@ -15,7 +15,7 @@ from leasehold_emulators.journal import Journal
 
 
 class Run(NamedTuple):
-    """A batch of an idempotent producer: where it lies, and what its first event carries."""
+    """A batch of an idempotent producer: its place, and what its first event carries."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class Partition:
         return self.first + len(self.messages)
 
     def append(self, events: Sequence[Event], now_ms: int) -> None:
-        """All or none, with one time; it never goes back. Receivers get them when they are on disk."""
+        """Append all events or none, with one time, which never goes back. Receivers get them once the journal has them."""
         now_ms = max(now_ms, self.last_time_ms)
         first, begun = self.end, self.size_bytes
         number, offset = first, begun
@@ -76,7 +76,7 @@ class Partition:
             wake()
 
     def publish(self, events: Sequence[Event], producer_id: int, now_ms: int) -> Refusal | None:
-        """A batch of an idempotent producer."""
+        """Store a batch of an idempotent producer, unless it repeats a recent one. Returns why it is refused, if it is."""
         numbers = [event.numbered for event in events]
         known = self.producers.get(producer_id) or Producer(id=producer_id, level=-1, last=0)  # was forgotten meanwhile
         outcome = published(known, numbers)
@@ -94,7 +94,7 @@ class Partition:
         return None
 
     def forget_producers(self) -> int:
-        """How many there were. What they publish next is as if they had never published."""
+        """Forget all producers, as if they had never published. Returns how many there were."""
         forgotten = len(self.producers)
         for producer_id in self.producers:
             self.journal.forget(self.owner, f"producer/{producer_id}")
@@ -107,7 +107,7 @@ class Partition:
             self.journal.put(self.owner, f"producer/{producer.id}", asdict(producer))
 
     def trim(self, first: int) -> None:
-        """Forgets what is before `first`, as retention does."""
+        """Delete the events before `first`, as retention does."""
         count = max(0, min(first, self.end) - self.first)
         if not count:
             return
@@ -121,11 +121,11 @@ class Partition:
             self.journal.put(self.owner, "trim", {"first": self.first, **end})
 
     def end_before(self, events: int, time_ms: int) -> int:
-        """The end as it was so many events ago, and not later than at that time."""
+        """The end as it was `events` events ago, or as it was at `time_ms` if that is less."""
         return max(0, min(self.end - events, self.first + bisect_right(self.times_ms, time_ms)))
 
     def place_of(self, number: int) -> tuple[int, int]:
-        """Offset and time of an event, or of the last one if it is no longer there."""
+        """Offset and time of an event, or of the partition's last one if that event was deleted."""
         at = number - self.first
         return (
             (self.offsets[at], self.times_ms[at])
@@ -134,7 +134,7 @@ class Partition:
         )
 
     def numbered(self, number: int) -> Numbered | None:
-        """What the event with that number has carried, if its producer was an idempotent one."""
+        """What the event with that number carried, if its producer was an idempotent one."""
         at = bisect_right(self.runs, number, key=lambda run: run.start) - 1
         if at < 0 or number >= self.runs[at].end:
             return None
@@ -143,7 +143,7 @@ class Partition:
         return run.first if begun is None else run.first._replace(number=following(begun, number - run.start))
 
     def beyond(self, position: Position) -> str | None:
-        """The service's answer to a position behind the newest event. None: it is not one."""
+        """The service's answer to a position past the newest event; None for any other position."""
         what = {"number": "sequence number", "offset": "offset"}.get(position.by)
         last = self.end - 1 if position.by == "number" else self.last_offset if self.end else -1
         if what is None or position.value <= max(last, -1):
@@ -151,7 +151,7 @@ class Partition:
         return f"The supplied {what} '{position.value}' is invalid. The last {what} in the system is '{last}'"
 
     def number_at(self, position: Position) -> int:
-        """The number of the first event that the position lets through."""
+        """The number of the first event that a receiver at this position gets."""
         if position.by == "latest":
             return self.end
         within = bisect_left if position.is_inclusive else bisect_right

@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """replied: the number from which the client has to continue."""
+    """replied: the number after which the client has to continue."""
 
     producer: Producer
     replied: int
@@ -52,18 +52,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The batch is new. after: the producer once it is stored."""
+    """The batch is new. after: the producer once the batch is stored."""
 
     after: Producer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The batch repeats a recent one: it is taken, and not stored again."""
+    """The batch repeats a recent one: it is accepted, and not stored again."""
 
 
 def following(number: int, steps: int = 1) -> int:
-    """After the largest int32 comes 0."""
+    """The number that is `steps` later; 0 follows the largest int32."""
     return (number + steps) % (NUMBER_MAX + 1)
 
 
@@ -80,7 +80,7 @@ def attached(
 
     - replies_known: whether a client that is behind gets the number that the service knows, or the one that it requested.
     - nothing: the last number of a producer that has published nothing, 0 or -1.
-    - null_raises: whether a null level is the next one, or the present one.
+    - null_raises: whether a null level means the next level, or the present one.
     """
     if asked.level is not None and not 0 <= asked.level <= LEVEL_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The producer epoch {asked.level} is out of range.")
@@ -109,7 +109,7 @@ def _begun(id_: int, level: int, asked: Asked, nothing: int) -> Attached:
 
 
 def _is_behind(last: int, known: Producer) -> bool:
-    """Whether a client that has lost an acknowledgement, or none, may believe in `last`."""
+    """Whether `last` may be the last number that a client knows, even if it has missed acknowledgements."""
     return last == known.last or any(last == following(first, -1) for first, _ in known.recent)
 
 
@@ -119,7 +119,7 @@ def _stolen(known: Producer, level: int) -> Refusal:
 
 
 def published(known: Producer, numbers: Sequence[Numbered | None]) -> Stored | Known | Refusal:
-    """What becomes of a batch whose events carry these."""
+    """What becomes of a batch whose events carry these numbers."""
     first = numbers[0]
     if first is None or first.level is None or first.number is None or first.producer != known.id:
         text = f"The events of producer {known.id} have to carry its id, its epoch and their sequence numbers."

@@ -18,7 +18,7 @@ FORCED = "amqp:link:detach-forced"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Publishing(Incoming):
-    """partition: None of a link to the hub. attached: of an idempotent producer, as it was when the link began."""
+    """partition: None for a link to the hub. attached: an idempotent producer as it was when the link began."""
 
     hub: Hub
     partition: Partition | None = None

@@ -1,4 +1,4 @@
-"""Who may receive from a partition in a consumer group: one with the highest epoch, or up to five without."""
+"""Who may receive from a partition in a consumer group: one receiver with the highest epoch, or up to five without an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITHOUT_EPOCH_MAX = 5
 
 
 def admitted(present: Sequence[int | None], epoch: int | None) -> Refusal | list[int]:
-    """Those it displaces, as indices into `present`: the epochs of the present receivers, None for one without."""
+    """Indices of the receivers that a new one displaces. present: the epochs of the present ones, None for one without."""
     highest = max((each for each in present if each is not None), default=None)
     if epoch is None:
         if highest is not None:

@@ -1,4 +1,4 @@
-"""A client's link from a partition: every event from its place on, as long as there is credit."""
+"""A client's link from a partition: every event from its place on, while there is credit."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BY: dict[str, Literal["offset", "number", "time"]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """time: milliseconds. The value of `latest` means nothing."""
+    """value: for `time`, in milliseconds; `latest` ignores it."""
 
     by: Literal["offset", "number", "time", "latest"]
     value: int = 0
@@ -42,7 +42,7 @@ def position(selector: str) -> Position:
 
 
 def begin(filters: Any) -> Position:
-    """What the filters of a source say; without one it is the earliest. Raises ValueError."""
+    """The position that the filters of a source give, otherwise the earliest. Raises ValueError."""
     for name, described in (filters or {}).items():
         value = described.value if isinstance(described, Described) else described
         if name == FILTER and value is not None:

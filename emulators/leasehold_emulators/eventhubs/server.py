@@ -31,9 +31,9 @@ TOKEN = "a token for tests alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Place):
-    """port: of AMQP; tls_port: of AMQP with TLS; ws_port, wss_port: of WebSockets, None for none.
+    """port: for AMQP; tls_port: for AMQP with TLS; ws_port, wss_port: for WebSockets, None for none.
 
-    hubs: name -> partitions. groups: consumer groups of every hub beside $Default. events_max: how many events a partition keeps.
+    hubs: name -> partitions. groups: consumer groups of new hubs, without $Default. events_max: events that a partition keeps.
     """
 
     hubs: dict[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Options(Place):
 
 @asynccontextmanager
 async def serve(options: Options) -> AsyncIterator[dict[str, Any]]:
-    """Yields the addresses. Raises PortTaken, Unusable."""
+    """Serve, and yield the addresses. Raises PortTaken, Unusable."""
     journal = Journal(options.data / "eventhubs.db" if options.data else None)
     clock = Clock(time.time)
     namespace = Namespace(
@@ -105,7 +105,7 @@ async def _open_ports(stack: AsyncExitStack, options: Options, edges: Edges) -> 
 async def open_socket(
     stack: AsyncExitStack, edges: Edges, host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> int:
-    """Until the stack ends. Raises PortTaken."""
+    """Serve AMQP on a port until the stack ends, and return the port's number. Raises PortTaken."""
     try:
         server = await asyncio.get_running_loop().create_server(edges.socket, host, port, ssl=tls)
     except OSError as error:

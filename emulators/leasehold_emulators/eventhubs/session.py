@@ -1,4 +1,4 @@
-"""A session: its windows, and its links by their handles, which are the client's."""
+"""A session: its windows, and its links by the client's handles."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ID_MASK = 0xFFFF_FFFF
 
 
 def distance(later: int, earlier: int) -> int:
-    """Between serial numbers of 32 bits (RFC 1982); negative where `later` is not."""
+    """The steps between two serial numbers of 32 bits (RFC 1982); negative if `later` is in fact the earlier one."""
     steps = (later - earlier) & ID_MASK
     return steps if steps < 1 << 31 else steps - (1 << 32)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """room: how many transfers the client still takes. next_outgoing: the id of our next one."""
+    """room: how many transfers the client still takes. next_outgoing: the id of our next transfer."""
 
     connection: Connection
     channel: int
@@ -73,7 +73,7 @@ class Session:
                 self.send(Detach(detach.handle, closed=bool(detach.closed)))
 
     def send_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
-        """The window of the session, and the credit of the link if one is given."""
+        """Send the window of the session, and the credit of the link if one is given."""
         own = None if link is None else link.flow_fields()
         self.send(
             Flow(
@@ -90,7 +90,7 @@ class Session:
         )
 
     def refuse(self, handle: int, refusal: Refusal) -> None:
-        """Ends a link with an error; the client's own detach answers it."""
+        """End a link with an error; the client answers with a detach of its own."""
         self.send(Detach(UInt(handle), closed=True, error=error(refusal.condition, refusal.description)))
 
     def gone(self) -> None:

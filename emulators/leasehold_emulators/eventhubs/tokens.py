@@ -19,7 +19,7 @@ class Unauthorized(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """keys: name -> key. jwt: what is taken for an access token of Entra, for any hub."""
+    """keys: name -> key. jwt: accepted in place of an access token of Entra, for any hub."""
 
     keys: dict[str, str]
     jwt: str | None = None
@@ -51,7 +51,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """path: what it is for, and all below; empty for the whole namespace."""
+    """path: begins with the hub that it covers; empty for the whole namespace."""
 
     path: str
     until_s: float
@@ -62,7 +62,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Grants:
-    """The state of one connection."""
+    """The grants of one connection, by their paths."""
 
     given: dict[str, Grant] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""AMQP over WebSockets: what comes in messages goes into a connection, what it writes goes out in messages."""
+"""AMQP over WebSockets: a connection gets what messages contain, and what it writes is sent in messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = "/$servicebus/websocket"
 
 
 class Tunnel:
-    """One WebSocket, and the wire of its connection."""
+    """A WebSocket as the wire of a connection."""
 
     def __init__(self, edges: Edges, request: web.BaseRequest) -> None:
         self.connection = Connection(namespace=edges.namespace, wire=self)
@@ -27,7 +27,7 @@ class Tunnel:
         self._is_closing = False
 
     async def serve(self) -> web.StreamResponse:
-        """Until either side has closed it."""
+        """Serve until either side has closed the WebSocket."""
         await self._socket.prepare(self._request)
         self._edges.begun(self)
         heart = Heart(self.connection)
@@ -81,7 +81,7 @@ class Tunnel:
 
 
 async def serve_tunnel(edges: Edges, request: web.BaseRequest) -> web.StreamResponse:
-    """The answer to a request of HTTP."""
+    """Serve a tunnel if the HTTP request has its path."""
     if request.path != PATH:
         return web.Response(status=404)
     return await Tunnel(edges, request).serve()

@@ -1,4 +1,4 @@
-"""The types of AMQP 1.0 that Python does not tell apart: what was decoded encodes again as what it was."""
+"""The types of AMQP 1.0 that Python does not tell apart: a decoded value is encoded as the same type again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Int(int): ...
 
 
 class Long(int):
-    """A plain int encodes as one too."""
+    """A plain int is encoded as a long, too."""
 
 
 class Timestamp(int):

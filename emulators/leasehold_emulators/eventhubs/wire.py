@@ -1,4 +1,4 @@
-"""What a connection can do to the world: an edge of sockets, or a test."""
+"""What a connection needs from its surroundings: an edge with sockets, or a test."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Protocol
 class Wire(Protocol):
     @property
     def is_full(self) -> bool:
-        """Whether what was written waits: `Connection.pump` is called once it does not."""
+        """Whether written data has to wait. As soon as it need not, the wire calls `Connection.pump`."""
 
     def write(self, data: bytes) -> None: ...
 
     def close(self) -> None:
-        """After what was written."""
+        """Close once all that was written is sent."""
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once, without sending the rest."""
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Also when the connection is gone by then."""
+        """Call `act` after the delay, even if the connection is gone by then."""
