@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from leasehold_emulators.blob import conditions, leasing
 from leasehold_emulators.blob.call import XML, Call, Reply, date
-from leasehold_emulators.blob.lease import Lease, check_read, check_write
+from leasehold_emulators.blob.lease import Lease, after_write, check_read, check_write
 from leasehold_emulators.blob.refused import Refused
 from leasehold_emulators.blob.store import Blob, Store
 
@@ -81,7 +81,7 @@ def _copy(store: Store, call: Call, now: float) -> Reply:
 
 
 def _fresh(store: Store, call: Call, now: float, kind: str, before: Blob | None) -> Blob:
-    """A new blob that replaces the present one, if any, and keeps that one's lease."""
+    """A new blob that replaces the present one, if any, and keeps that one's lease if it is held."""
     return Blob(
         container=call.container,
         name=call.blob,
@@ -91,7 +91,7 @@ def _fresh(store: Store, call: Call, now: float, kind: str, before: Blob | None)
         modified=now,
         headers={"Content-Type": "application/octet-stream"} | _properties(call),
         metadata=call.metadata,
-        lease=before.lease if before else Lease(),
+        lease=after_write(before.lease, now) if before else Lease(),
         id=before.id if before else None,
     )
 
@@ -180,12 +180,16 @@ def _append(store: Store, call: Call, now: float) -> Reply:
     if most is not None and blob.size + len(call.body) > most:
         raise Refused("MaxBlobSizeConditionNotMet")
     store.append(blob, call.body)
-    new = replace(
-        blob, size=blob.size + len(call.body), blocks=blob.blocks + 1, etag=store.next_etag(now), modified=now
+    new = store.put_blob(
+        replace(_touched(store, blob, now), size=blob.size + len(call.body), blocks=blob.blocks + 1),
     )
-    store.put_blob(new)
     more = {"x-ms-blob-append-offset": str(blob.size), "x-ms-blob-committed-block-count": str(new.blocks)}
     return _written(new, {"Content-MD5": digest, **more})
+
+
+def _touched(store: Store, blob: Blob, now: float) -> Blob:
+    """The blob as every write leaves it."""
+    return replace(blob, etag=store.next_etag(now), modified=now, lease=after_write(blob.lease, now))
 
 
 def _checked_md5(call: Call) -> str:
@@ -241,13 +245,13 @@ def _delete(store: Store, call: Call, now: float) -> Reply:
 
 def _set_metadata(store: Store, call: Call, now: float) -> Reply:
     blob = _existing(store, call, now, is_read=False)
-    new = store.put_blob(replace(blob, metadata=call.metadata, etag=store.next_etag(now), modified=now))
+    new = store.put_blob(replace(_touched(store, blob, now), metadata=call.metadata))
     return Reply(headers=_stamp(new) | {"x-ms-request-server-encrypted": "true"})
 
 
 def _set_properties(store: Store, call: Call, now: float) -> Reply:
     blob = _existing(store, call, now, is_read=False)
-    new = store.put_blob(replace(blob, headers=_properties(call), etag=store.next_etag(now), modified=now))
+    new = store.put_blob(replace(_touched(store, blob, now), headers=_properties(call)))
     return Reply(headers=_stamp(new))
 
 

@@ -44,6 +44,11 @@ def check_write(lease: Lease, given: str | None, now: float) -> None:
         raise Refused("LeaseIdMismatchWithBlobOperation")
 
 
+def after_write(lease: Lease, now: float) -> Lease:
+    """The lease once its blob has been written: the service then forgets the id of a lease that has ended."""
+    return lease if lease.is_held(now) else Lease()
+
+
 def check_read(lease: Lease, given: str | None, now: float) -> None:
     """A read needs no id, but an id that is given has to be right."""
     if given:
@@ -61,7 +66,7 @@ def acquired(lease: Lease, id: str, duration_s: int, now: float) -> Lease:
 
 
 def renewed(lease: Lease, id: str, now: float) -> Lease:
-    """The renewed lease, even if it had expired, unless another id acquired it since. The service also refuses after a write."""
+    """The renewed lease, even if it had expired, unless another id acquired it or the blob was written since."""
     _check_id(lease, id)
     if lease.broken_at is not None:
         raise Refused("LeaseIsBrokenAndCannotBeRenewed")

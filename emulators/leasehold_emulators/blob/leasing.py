@@ -14,7 +14,10 @@ def act(lease: Lease, call: Call, now: float) -> tuple[Lease, Reply]:
     given, proposed = (_id(call, name) for name in ("x-ms-lease-id", "x-ms-proposed-lease-id"))
     match call.headers.get("x-ms-lease-action", "").lower():
         case "acquire":
-            new = acquired(lease, proposed or str(uuid.uuid4()), call.number("x-ms-lease-duration") or FOREVER, now)
+            duration_s = call.number("x-ms-lease-duration")
+            if duration_s is None:
+                raise Refused("MissingRequiredHeader", "x-ms-lease-duration")
+            new = acquired(lease, proposed or str(uuid.uuid4()), duration_s, now)
             return new, Reply(status=201, headers={"x-ms-lease-id": new.id})
         case "renew":
             new = renewed(lease, _required(given, "x-ms-lease-id"), now)

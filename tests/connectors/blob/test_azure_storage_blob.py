@@ -151,6 +151,8 @@ def test_a_lease_excludes_other_writers(container: ContainerClient) -> None:
     endless = blob.acquire_lease(-1)
     endless.break_lease(0)
     assert blob.get_blob_properties().lease.state == "broken"
+    blob.set_blob_metadata({"n": "2"})
+    assert blob.get_blob_properties().lease.state == "available"
     blob.delete_blob()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold_emulators.blob import leasing
+from leasehold_emulators.blob.call import Call
 from leasehold_emulators.blob.lease import (
     FOREVER,
     Lease,
     acquired,
+    after_write,
     broken,
     changed,
     check_read,
@@ -47,6 +50,28 @@ def test_an_expired_lease_may_be_renewed_by_its_owner() -> None:
     assert renewed(HELD, "a", 200.0).until == 215.0
     assert code(renewed, HELD, "b", 110.0) == "LeaseIdMismatchWithLeaseOperation"
     assert code(renewed, broken(HELD, 0, 110.0)[0], "a", 110.0) == "LeaseIsBrokenAndCannotBeRenewed"
+
+
+def test_a_write_ends_an_expired_or_broken_lease_for_its_owner_too() -> None:
+    assert after_write(HELD, 110.0) == HELD
+    assert code(renewed, after_write(HELD, 115.0), "a", 116.0) == "LeaseIdMismatchWithLeaseOperation"
+    assert after_write(broken(HELD, 0, 110.0)[0], 110.0).state(110.0) == "available"
+
+
+def test_a_lease_without_a_duration_is_refused() -> None:
+    asks = Call(
+        method="PUT",
+        raw_path="/account/box/blob",
+        account="account",
+        container="box",
+        blob="blob",
+        query={"comp": "lease"},
+        headers={"x-ms-lease-action": "acquire"},
+        metadata={},
+        body=b"",
+        endpoint="http://127.0.0.1",
+    )
+    assert code(leasing.act, Lease(), asks, 100.0) == "MissingRequiredHeader"
 
 
 def test_a_break_takes_effect_after_its_period() -> None:
