@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
@@ -40,11 +40,12 @@ PERMISSIONS = {
     "account.containers": "l",
     "account.read": "r",
 }
-"""Kind -> any of these letters permits it. Not listed: `blob.put`, `blob.block` and `blob.commit` (`cw`), all others (`w`)."""
+"""Kind -> any of these letters permits it. Not listed: CREATING (`cw` for a new blob, or else `w`), and all others (`w`)."""
+CREATING = frozenset(("blob.put", "blob.block", "blob.commit"))
 
 
-def check(call: Call, key: str, token: str, now: datetime) -> None:
-    """Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
+def check(call: Call, key: str, token: str, now: datetime, *, exists: Callable[[], bool]) -> None:
+    """exists: whether the blob does. Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
     header = call.headers.get("authorization", "")
     if header.startswith("SharedKey "):
         _check_key(call, header, key, now)
@@ -52,7 +53,7 @@ def check(call: Call, key: str, token: str, now: datetime) -> None:
         if not hmac.compare_digest(header.removeprefix("Bearer "), token):
             raise Refused("AuthenticationFailed", "The access token is unknown.")
     elif "sig" in call.query:
-        _check_sas(call, key, now)
+        _check_sas(call, key, now, exists)
     else:
         raise Refused("NoAuthenticationInformation", headers={"WWW-Authenticate": "Bearer"})
 
@@ -88,7 +89,7 @@ def signature(text: str, key: str) -> str:
     return base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
 
 
-def _check_sas(call: Call, key: str, now: datetime) -> None:
+def _check_sas(call: Call, key: str, now: datetime, exists: Callable[[], bool]) -> None:
     query = call.query
     text = account_sas_text(call.account, query) if "ss" in query else service_sas_text(call, query)
     if not hmac.compare_digest(query["sig"], signature(text, key)):
@@ -98,7 +99,7 @@ def _check_sas(call: Call, key: str, now: datetime) -> None:
         raise Refused("AuthenticationFailed", f"The SAS is not valid now: it begins at {starts} and ends at {ends}.")
     if "ss" in query and ("b" not in query["ss"] or _level(call) not in query.get("srt", "")):
         raise Refused("AuthorizationPermissionMismatch", "The account SAS is for other services or resource types.")
-    wanted = PERMISSIONS.get(call.kind, "cw" if call.kind in ("blob.put", "blob.block", "blob.commit") else "w")
+    wanted = PERMISSIONS.get(call.kind, "cw" if call.kind in CREATING and not exists() else "w")
     if not set(wanted) & set(query.get("sp", "")):
         detail = f"The SAS permits {query.get('sp')!r}, and {call.kind} needs one of {wanted!r}."
         raise Refused("AuthorizationPermissionMismatch", detail)

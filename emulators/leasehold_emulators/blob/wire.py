@@ -114,9 +114,12 @@ class Wire:
             request.transport.abort()
         return response(call, reply, self.now())
 
+    def _has_blob(self, call: Call) -> bool:
+        return self.store.blob(call.container, call.blob) is not None
+
     def _reply(self, call: Call, fault: Fault | None) -> Reply:
         try:
-            auth.check(call, self.key, self.token, datetime.now(UTC))
+            auth.check(call, self.key, self.token, datetime.now(UTC), exists=lambda: self._has_blob(call))
             if fault and fault.do in ("throttle", "fail", "cut"):
                 return fault.reply
             if call.account != self.account:

@@ -209,6 +209,18 @@ def test_a_shared_access_signature_permits_what_it_names(container: ContainerCli
     assert blob.download_blob().readall() == b"two"
 
 
+def test_a_signature_that_permits_to_create_replaces_nothing(container: ContainerClient) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    own = (ACCOUNT, container.container_name, "a")
+    create = generate_blob_sas(*own, account_key=AZURITE_KEY, permission=BlobSasPermissions(create=True), expiry=soon)
+    shared = BlobClient.from_blob_url(f"{container.url}/a?{create}", retry_total=0)
+    shared.upload_blob(b"one")
+    with pytest.raises(HttpResponseError) as refused:
+        shared.upload_blob(b"two", overwrite=True)
+    assert refused.value.status_code == 403
+    assert container.download_blob("a").readall() == b"one"
+
+
 @pytest.mark.parametrize("key", ["d3Jvbmc=", None])
 def test_without_the_key_nothing_is_answered(azurite: str, container: ContainerClient, key: str | None) -> None:
     account = container.url.rsplit("/", 1)[0]
