@@ -4,7 +4,8 @@ import { age } from "./dom.js";
 
 const HISTORY_MS = 10 * 60 * 1000;
 const MOVES_KEPT = 200;
-const RATE_MS = 20000; // a rate is over this long, or over the time between two heartbeats
+const RATE_MS = 20000; // a rate is over this long, or over the time between two reports
+const REPORT_MS = 15000; // heartbeats come more often than reports, which bring new totals
 const SAMPLE_MS = 900;
 const STALE_MS = 5000;
 const order = new Intl.Collator("en", { numeric: true });
@@ -112,14 +113,22 @@ function heard(last, host, now) {
   const isOld = host.tick < last.tick || isBehind(sample.totals, latest.totals); // from a host that has not read it yet
   const isNews = host.tick > last.tick || (host.this && now - latest.at >= SAMPLE_MS); // a host's own totals are of this moment
   if (isOld || !isNews) return last;
-  const samples = [...last.samples, sample];
+  const isRepeated = !host.this && now - latest.at < REPORT_MS && isSame(sample.totals, latest.totals);
+  const samples = isRepeated ? [...last.samples] : [...last.samples, sample];
   while (samples.length > 2 && samples[1].at < now - RATE_MS) samples.shift();
   return { ...next, at: host.tick > last.tick ? now : last.at, samples };
 }
 
+const isSame = (totals, last) =>
+  totals.size === last.size &&
+  [...last].every(([name, { events, dead_letters }]) => {
+    const each = totals.get(name);
+    return each?.events === events && each.dead_letters === dead_letters;
+  });
+
 const isBehind = (totals, last) => [...last].some(([name, { events }]) => (totals.get(name)?.events ?? 0) < events);
 
-/** Events per second of one host, in one pipeline or all; null before its second heartbeat. */
+/** Events per second of one host, in one pipeline or all; null before its second report. */
 export function hostRate(model, host, pipeline) {
   const samples = model.heard.get(host)?.samples ?? [];
   if (samples.length < 2) return null;
@@ -127,7 +136,7 @@ export function hostRate(model, host, pipeline) {
   return (sum(last.totals, "events", pipeline) - sum(first.totals, "events", pipeline)) / ((last.at - first.at) / 1000);
 }
 
-/** The rate of all hosts; null before any second heartbeat. */
+/** The rate of all hosts; null before any second report. */
 export function rateOf(model, pipeline) {
   const rates = model.hosts.filter((host) => host.live !== false).map((host) => hostRate(model, host.name, pipeline));
   const known = rates.filter((rate) => rate !== null);

@@ -101,6 +101,28 @@ async def test_answers_that_are_older_than_the_last_one_are_neither_moves_nor_he
     assert told["heard"] == 20000
 
 
+REPORTS = """async () => {
+    const model = await import("/dashboard/model.js");
+    const group = model.emptyModel();
+    return Array.from({length: 40}, (_, tick) => {
+        const reported = Math.min(Math.floor(tick / 4), 5) * 4;
+        const totals = [{pipeline: "bank", events: reported * 300, batches: reported, dead_letters: 0}];
+        model.takeHosts(group, [{name: "host-a", this: false, live: true, started_at: "", tick, totals}], tick * 3000);
+        return model.rateOf(group, "bank");
+    });
+}"""
+
+
+async def test_a_rate_is_that_between_reports_which_are_rarer_than_heartbeats(opened: Opened) -> None:
+    """A heartbeat each 3 s, and 100 events/s that are reported each 12 s. After a minute, there are no more."""
+    async with scene({"bank": []}) as group:
+        page = await opened(group.url)
+        rates = await page.evaluate(REPORTS)
+    assert rates[:4] == [None] * 4
+    assert set(rates[4:25]) == {100}
+    assert rates[-1] == 0
+
+
 # To whom
 
 
