@@ -56,7 +56,8 @@ class Search:
     Every publisher can copy or forge a marker. A copy of an earlier batch does not count, nor does a marker with a position that
     `compare` refuses. A marker that was forged with a later position than the others counts (docs/guarantees.md).
 
-    newest: the newest marker so far of a complete batch. later: the latest generation of its markers so far; -1 for none.
+    newest: the newest marker so far of a complete batch. later: the latest generation of the lease's markers so far, or the given
+    one if that is later; -1 if there is neither.
     """
 
     def __init__(self, lease: str, generation: int | None, compare: Compare = lambda a, b: 1) -> None:

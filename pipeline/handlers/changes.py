@@ -142,7 +142,7 @@ class Context:
     def request_charge(self) -> float | None:
         """The request units that Cosmos DB charged for reading these changes; None for other feeds.
 
-        With `parallel`, the charge for the batch with the last of them.
+        With `parallel`, the charge for the batch that holds the last of these changes.
         """
         return None if self.receipt is None else self.receipt.request_charge
 

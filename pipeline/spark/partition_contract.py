@@ -1,9 +1,9 @@
-"""The partition contract, read off Spark's optimized plan: does output keep its partition, may partitions share a job? Pure.
+"""The partition contract, read off Spark's optimized plan: does output keep its partition, and may partitions share a job? Pure.
 
 A job may be shared if its result for a partition cannot depend on which other partitions are in it. So every aggregate,
-window and join is keyed by the input's `partition`, and nothing limits or sorts over all of it. A column of that name in the
+window and join must be keyed by the input's `partition`, and no limit or sort may span partitions. A column of that name in the
 output proves nothing: `row_number() OVER (PARTITION BY account)` keeps it and mixes partitions all the same. So the column
-is followed by its id, through aliases. What is not known to keep partitions apart counts as mixing them.
+is traced by its id, through aliases. What is not known to keep partitions apart counts as mixing them.
 """
 
 from __future__ import annotations

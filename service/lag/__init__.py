@@ -1,1 +1,1 @@
-"""How far each pipeline is behind its feed: measured by a call of the feed, or known by the group."""
+"""How far each pipeline is behind its feed: measured by calls to the feed, or known from the readers of the group's hosts."""

@@ -109,12 +109,12 @@ def logs_of(
 
 
 def lacking(settings: TelemetrySettings) -> list[str]:
-    """What the settings require and is not installed."""
+    """An error message for each signal that the settings require, if its packages are not installed."""
     wanted = [signal for signal in SIGNALS if getattr(settings, signal.name) is not None]
     if not wanted:
         return []
     try:
-        import leasehold.service.telemetry.otlp  # noqa: F401 - whether it can be
+        import leasehold.service.telemetry.otlp  # noqa: F401 - only to see whether it can be imported
     except ModuleNotFoundError as error:
         return [str(_not_installed(signal, error)) for signal in wanted]
     return []

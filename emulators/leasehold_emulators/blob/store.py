@@ -191,7 +191,7 @@ class Store:
         return [Block(block, size) for block, size in rows]
 
     def commit_blocks(self, blob: Blob, wanted: Sequence[tuple[str, str]]) -> tuple[int, int] | None:
-        """wanted: (`Committed`, `Uncommitted` or `Latest`, block id). Returns the new size and the number of blocks.
+        """wanted: (a tag of the block list, such as "Latest"; block id). Returns the new size and the number of blocks.
 
         Returns None if a block does not exist; the caller then has to roll back.
         """

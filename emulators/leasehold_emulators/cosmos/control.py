@@ -147,7 +147,7 @@ def images(control: Control, container: Name, previous: Literal["none", "deletes
 
 
 def consistency(control: Control, level: Level) -> Any:
-    """Set the default level of the account's properties. Reads still return the latest version (but see the fault `lag`)."""
+    """Set the account's default consistency level. Reads still return the latest version (but see the fault `lag`)."""
     control.account.consistency = level
     control.account.keep_settings()
     return {}

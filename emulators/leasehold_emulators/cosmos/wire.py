@@ -26,7 +26,7 @@ BODY_BYTES_MAX = 2 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Wire:
-    """key: the account's, in base64. token: accepted as one of Entra. now: the account's clock, in seconds."""
+    """key: the account's, in base64. token: accepted as if Entra had issued it. now: the account's clock, in seconds."""
 
     account: Account
     key: str

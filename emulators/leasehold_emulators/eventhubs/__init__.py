@@ -1,1 +1,1 @@
-"""A wire server of an Event Hubs namespace: AMQP 1.0 with its own codec, hubs in memory, and faults to order."""
+"""An emulator of an Event Hubs namespace: AMQP 1.0 with its own codec, hubs in memory or also on disk, and faults on request."""

@@ -54,7 +54,7 @@ class Hub:
             self.journal.add(self.name.lower(), "grow", {"partitions": count})
 
     def routed(self, key: str | None) -> Partition:
-        """A key always has the same partition while the count stays. Without a key, partitions take turns."""
+        """A key goes to one partition until the number of partitions changes. Without a key, partitions take turns."""
         if key is not None:
             return self.partitions[zlib.crc32(key.encode()) % len(self.partitions)]
         self.turn += 1

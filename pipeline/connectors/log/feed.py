@@ -39,7 +39,7 @@ from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
 from leasehold.pipeline.ranges import EventRange, RangeReader
 
-# Reads a log from outside, whether hosts run or not: nothing in its directory is created or changed.
+# `LogReader` reads a log from outside, whether or not hosts run: nothing in its directory is created or changed.
 #
 #     reader = LogReader("state/letters")
 #     for partition in reader.partitions():
@@ -228,7 +228,7 @@ class LogChangeFeed(ChangeFeed):
         return extent.end - max(first, extent.first)
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
-        """If retention has deleted that event, the time of the first one that is left."""
+        """The time of the event after the position. If retention has deleted it, that of the first event that is left."""
         first = _sequence_in(continuation) + 1
         return await self._call(lambda: self._log.partition(partition).time_of(first))
 
@@ -375,7 +375,7 @@ class LogWatch:
 
     `wait_for_change` may be awaited on any event loop; the checks run on the watch's own thread. A check costs some
     microseconds and holds nothing. If many tasks wait, each log is checked less often, so that a thousand idle partitions cost no
-    more than a hundred. For an idle log, the watch reads only the file's time, which costs a quarter of a check. A log is fresh
+    more than a hundred. For an idle log, the watch reads only the WAL's status, which costs a quarter of a check. A log is fresh
     until its file has not been written for `FRESH_S`. Fresh logs are checked separately: idle ones do not delay their events.
     """
 

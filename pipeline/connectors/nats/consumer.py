@@ -64,7 +64,7 @@ class StreamConsumer:
         self._is_too_large = False
 
     async def read(self, events_max: int, bytes_max: int) -> list[StreamMessage]:
-        """The events that have arrived, at least one; empty if none arrived for IDLE_S. Raises Broken, NatsError."""
+        """The events that have arrived, after waiting for one; empty if none arrives within IDLE_S. Raises Broken, NatsError."""
         if not self._held and not await self._wait(events_max, bytes_max):
             return []
         while self._owed > 0 and self._subscription.pending_msgs and len(self._held) < events_max:

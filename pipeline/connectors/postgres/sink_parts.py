@@ -32,7 +32,7 @@ class SinkParts:
     target: Target
     executors_env: str | None
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
-    """Pipeline and partition -> the start of the batch that has taken too long, and how often it has."""
+    """Pipeline and partition -> the start of the batch that has taken too long, and how many times it has."""
     kept_of: dict[str, sql.Statement] = field(default_factory=dict)
     """Version of the table that was found to keep rows -> a statement that fails if it no longer does."""
 
@@ -48,7 +48,7 @@ class SinkParts:
         return await self.check_plan(session, sql.users(self.target.merge))
 
     def kept(self, session: PostgresSession, shape: Shape) -> list[sql.Statement]:
-        """Statements that fail if targets may lose rows since their last check."""
+        """Statements that fail if targets have changed since their last check, or may lose rows now."""
         kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
         return [] if kept is None else [kept]
 
@@ -64,7 +64,7 @@ class SinkParts:
     async def check_plan(self, session: PostgresSession, statement: sql.Statement) -> sql.Statement:
         """Raises SinkRejected if it stores nothing, or stores rows in a table that may lose them while the position stays.
 
-        Returns a statement for later, after the same one: it fails if the tables have changed or may lose rows by then.
+        Returns a check to run after `statement` in later transactions. It fails if tables have changed or may lose rows by then.
         """
         rows = await (await session.execute(sql.explained(statement), extended=True)).fetchall()
         plans = [plan for (plan,) in rows]
@@ -86,7 +86,7 @@ class SinkParts:
     async def has_right_statement(
         self, session: PostgresSession, columns: tuple[sql.Column, ...], shape: Shape
     ) -> bool:
-        """Whether the server would run the failed statement if there were no rows: its names, types and rights are right."""
+        """Whether the server accepts the failed statement without its rows: its names, types and privileges are correct."""
         target = self.target
         try:
             await session.execute(sql.ROLLBACK)
@@ -98,7 +98,7 @@ class SinkParts:
         return True
 
     async def check_index(self, session: PostgresSession) -> None:
-        """Raises SinkRejected if no upsert can use a constraint on the columns of `key`."""
+        """Raises SinkRejected if a constraint on the columns of `key` is DEFERRABLE, because no upsert can use it."""
         if not self.target.key:
             return
         [found] = await session.ask(sql.deferrable(self.target.into, self.target.key))

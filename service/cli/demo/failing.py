@@ -79,7 +79,7 @@ class Bank:
 
     @asynccontextmanager
     async def failed(self, failure: PlannedFailure) -> AsyncIterator[Victim]:
-        """The failing host, killed or frozen. It is ended with the context. Raises DemoFailed."""
+        """The failing host, killed or frozen. It is killed when the context exits. Raises DemoFailed."""
         for pipeline, part in PARTS.items():
             if pipeline == failure.pipeline:
                 break

@@ -1,6 +1,6 @@
 """A Delta table in a container of Azure Blob Storage: what deltalake's own client needs of the account.
 
-deltalake creates an entry of the log by Put Blob with If-None-Match: *, which the service answers with 409 if there is one.
+deltalake creates an entry of the log by Put Blob with If-None-Match: *, which the service answers with 409 if it exists.
 Only the credentials of the settings are used. deltalake also reads variables such as AZURE_STORAGE_TOKEN, and prefers some of
 them to the settings: if one of these is set, a table is not opened. An identity's token comes from azure-identity, as for all
 other requests, and a table is opened again with each new one.
@@ -18,7 +18,7 @@ from leasehold.pipeline.connectors.files.delta.table import Location
 from leasehold.pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
 
 RETRIES = 2
-"""How often deltalake repeats a request. A merge or a compaction has many requests, and starts over if one of them fails."""
+"""How many times deltalake repeats a request. A merge or compaction makes many, and starts over if one of them fails."""
 _PLAIN = re.compile(r"[A-Za-z0-9_=.-]+")
 _ANSWER = re.compile(r"non-2xx status code\W+(\d{3})\b")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -63,7 +63,7 @@ def container_location(
 
 
 def check_prefix(prefix: str) -> None:
-    """deltalake looks for a table's last checkpoint elsewhere if the address has other characters. Raises ValueError."""
+    """With characters outside `_PLAIN` in the address, deltalake looks elsewhere for the last checkpoint. Raises ValueError."""
     parts = prefix.strip("/").split("/") if prefix.strip("/") else []
     if any(not _PLAIN.fullmatch(part) or part in (".", "..") for part in parts):
         raise ValueError(

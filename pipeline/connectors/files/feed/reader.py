@@ -1,8 +1,8 @@
 """Reads one file forward, one bounded step at a time.
 
-Everything here blocks or computes, so it runs on the feed's threads. Between two steps, only a `Cursor` is held, a value. Every
-step opens the file again by its name, so it sees changes: the file grew, was edited, or was replaced by another. A file that may
-be another one is verified from its first byte before it is read further.
+Everything here blocks or computes, so it runs on the feed's threads. Between two steps, only a `Cursor` is held, which is
+immutable. Every step opens the file again by its name, so it sees changes: the file grew, was edited, or was replaced by another.
+A file that may be another one is verified from its first byte before it is read further.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ class FileReader:
         return replace(cursor, record=position.record, line=position.line, position=position)
 
     def step(self, cursor: Cursor) -> ReadStep:
-        """Read the next page. Raises MalformedRecord once nothing precedes the record, FeedUnavailable, PositionLost."""
+        """Read the next page. Raises MalformedRecord if the next record is malformed, FeedUnavailable, PositionLost."""
         return self._next(cursor, self._read)
 
     def skip(self, cursor: Cursor, records_max: int) -> ReadStep:
-        """As `step`, past at most `records_max` records, without their content. At a malformed record, if cutting records shows
-        it, and at one without a line end, nothing is skipped, and `then` is "wait"."""
+        """As `step`, but passes at most `records_max` records without parsing them. It does not pass a record without a line
+        end, or one that can be seen to be malformed without parsing: `then` is "wait"."""
         return self._next(cursor, partial(self._skip, records_max))
 
     def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], ReadStep]) -> ReadStep:

@@ -1,4 +1,4 @@
-"""One partition's manifest: entries numbered from 0, each by the first writer that put its number.
+"""One partition's manifest: entries numbered from 0. The first writer to put a number owns that entry.
 
 Putting entry n + 1 after reading entry n is a compare-and-swap: one writer succeeds, and the others learn that they were
 outranked. Nothing else decides what counts.
