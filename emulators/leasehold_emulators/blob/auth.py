@@ -1,4 +1,4 @@
-"""Authorization: a signature with the account's key, a shared access signature (SAS), or the token in place of one of Entra."""
+"""Authorization: a signature with the account's key, a shared access signature (SAS), or the token that stands in for Entra's."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ PERMISSIONS = {
     "account.containers": "l",
     "account.read": "r",
 }
-"""Kind -> any of these letters permits it. Not listed: CREATING (`cw` for a new blob, or else `w`), and all others (`w`)."""
-CREATING = frozenset(("blob.put", "blob.block", "blob.commit"))
+"""Kind -> any of these letters permits it. All other kinds need `w`, but `c` also permits `blob.put` of a new blob."""
 
 
 def check(call: Call, key: str, token: str, now: datetime, *, exists: Callable[[], bool]) -> None:
-    """exists: whether the blob does. Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
+    """exists: whether there is the blob. Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
     header = call.headers.get("authorization", "")
     if header.startswith("SharedKey "):
         _check_key(call, header, key, now)
@@ -99,7 +98,7 @@ def _check_sas(call: Call, key: str, now: datetime, exists: Callable[[], bool]) 
         raise Refused("AuthenticationFailed", f"The SAS is not valid now: it begins at {starts} and ends at {ends}.")
     if "ss" in query and ("b" not in query["ss"] or _level(call) not in query.get("srt", "")):
         raise Refused("AuthorizationPermissionMismatch", "The account SAS is for other services or resource types.")
-    wanted = PERMISSIONS.get(call.kind, "cw" if call.kind in CREATING and not exists() else "w")
+    wanted = PERMISSIONS.get(call.kind, "cw" if call.kind == "blob.put" and not exists() else "w")
     if not set(wanted) & set(query.get("sp", "")):
         detail = f"The SAS permits {query.get('sp')!r}, and {call.kind} needs one of {wanted!r}."
         raise Refused("AuthorizationPermissionMismatch", detail)

@@ -209,11 +209,14 @@ def test_a_shared_access_signature_permits_what_it_names(container: ContainerCli
     assert blob.download_blob().readall() == b"two"
 
 
-def test_a_signature_that_permits_to_create_replaces_nothing(container: ContainerClient) -> None:
+def test_a_signature_that_permits_to_create_replaces_nothing_and_stages_nothing(container: ContainerClient) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=5)
     own = (ACCOUNT, container.container_name, "a")
     create = generate_blob_sas(*own, account_key=AZURITE_KEY, permission=BlobSasPermissions(create=True), expiry=soon)
     shared = BlobClient.from_blob_url(f"{container.url}/a?{create}", retry_total=0)
+    with pytest.raises(HttpResponseError) as staged:
+        shared.stage_block("0", b"one")
+    assert staged.value.status_code == 403
     shared.upload_blob(b"one")
     with pytest.raises(HttpResponseError) as refused:
         shared.upload_blob(b"two", overwrite=True)
