@@ -312,7 +312,7 @@ def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -
     """The order in which `me` creates the leases of a new pipeline, as (number of hosts whose turn comes first,
     partition).
 
-    Among hosts that know each other, each has the first turn for other partitions. Hosts that do not know each other yet
+    Among hosts that know each other, each has the first turn for different partitions. Hosts that do not know each other yet
     start at different partitions.
     """
     mine, others = _hashed(me), [_hashed(host) for host in {*hosts} - {me}]

@@ -91,4 +91,4 @@ class GroupMismatch(LeasesError):
 
 
 class GroupMoved(GroupMismatch):
-    """The leases of a pipeline were or are being copied to another lease store. Use the configuration with the new store."""
+    """The leases of a pipeline were copied to another lease store, or are being copied. Use the configuration with that store."""

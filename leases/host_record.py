@@ -19,7 +19,7 @@ LOOK_PREFIX = "_hosts"
 """Lists the hosts, and the bell."""
 VERSION = 1
 HOST_BYTES_MAX = 4096
-"""The largest size of a document, unless the pipelines' names alone need more: every look of every host reads all of them."""
+"""The largest size of a document, unless the pipelines' names alone need more: every look of every host reads all documents."""
 PIPELINES_MAX = 1024
 FIT, SICK, RENOUNCED, BLIND, UNKNOWN = "fsrb-"
 """The fitness of a host for one of its pipelines.

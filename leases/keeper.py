@@ -1,4 +1,5 @@
-"""Read, change, replace if the ETag still matches: every write of a lease, except its owner's (`leasehold.leases.tenure`).
+"""Read, change, replace if the ETag still matches: every write of a lease, except its owner's (`leasehold.leases.tenure`)
+and those of a copy to another lease store.
 
 `Keeper` scans all leases, and takes, requests and creates single ones. A scan may also read only what changed since an earlier
 one (docs/protocol.md, Changes).

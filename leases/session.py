@@ -149,7 +149,7 @@ class Session:
         self._turned = asyncio.Event()
 
     def take_unread_s(self) -> float:
-        """The time since the last call that does not count, because this host's beats were too far apart for it to judge."""
+        """The part of the time since the last call that does not count: this host's beats were too far apart for it to judge."""
         unread_s, self._unread_s = self._unread_s, 0.0
         return unread_s
 

@@ -47,5 +47,5 @@ async def run_side_by_side(
 
 
 def rounds_of(items: int) -> int:
-    """How many steps at least run one after another."""
+    """The least number of steps that run one after another."""
     return -(-items // AT_ONCE_MAX)

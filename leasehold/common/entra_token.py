@@ -45,7 +45,7 @@ class TokenSource:
     def __init__(
         self, identity: Identity, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        """identity: as for `credential_of`. credential: used instead, and not closed."""
+        """identity: DEFAULT, a managed identity's client id, or a credential. credential: used instead, and not closed."""
         self._identity = identity
         self._credential = credential
         self._own: Any = None

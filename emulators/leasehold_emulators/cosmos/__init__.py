@@ -1,1 +1,1 @@
-"""A wire server of a Cosmos DB account, held in memory: the SDKs' gateway protocol, ranges that split, and faults to order."""
+"""A wire server of a Cosmos DB account, in memory or also on disk: the SDKs' gateway protocol, range splits, faults to order."""

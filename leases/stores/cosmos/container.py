@@ -177,10 +177,10 @@ class LeaseContainer:
     async def _changes(self, to: CosmosConnection, since: str | None) -> tuple[list[Document], str] | None:
         """By the change feed, one request for each range, as a rule.
 
-        Each range numbers its writes in the order in which all its replicas carry them out. A continuation is the number of
-        the last write on the replica that answered, even if others have more. So it covers no write that was not shown.
-        After a split or a merge, a continuation of the former range is invalid. A container whose keys are not its ids may
-        have two documents with one id, which only a listing shows.
+        Each range numbers its writes in the order in which all its replicas carry them out. A continuation is such a
+        number, and never above that of the last write on the replica that answered, even if others have more. So it covers
+        no write that was not shown. After a split or a merge, a continuation of the former range is invalid. A container
+        whose keys are not its ids may have two documents with one id, which only a listing shows.
         """
         if to.has_own_keys:
             return None
@@ -221,7 +221,7 @@ class LeaseContainer:
         """What was written to a range after the write `after`, up to the range's last write at the first request; and the
         number of the last write that was read. None if the range is gone, or has fewer writes than were read before.
 
-        Later writes are left out, because under constant writes there are always more.
+        It reads no further, because under constant writes there are always more.
         """
         found: list[Document] = []
         end: int | None = None

@@ -28,8 +28,8 @@ class PostgresStore(LeaseStore):
 
     Not guaranteed:
 
-    - A failover to a replica that was not up to date loses writes that were answered. Epochs move back,
-      and sinks refuse them until the owners have raised theirs. Use synchronous replication (docs/leases-postgres.md).
+    - A failover to a replica that was not up to date loses writes that were answered. Epochs move back, and sinks
+      refuse them until the owners have raised theirs. Use synchronous replication (docs/leases-postgres.md).
     - With `fsync = off`, a power failure loses such writes, too.
     """
 
