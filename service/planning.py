@@ -91,7 +91,7 @@ class Planner:
         """The leases that this host requested long ago and did not get: the owner lives but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then. Nor does time in which
-        the owner keeps its leases because it cannot read the others.
+        the owner keeps its leases because it cannot read any.
         """
         asked = {
             lease.key: (lease.owner, lease.epoch)

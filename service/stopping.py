@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def run_unless_stopped(stopping: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
-    """Wait until `step` ends or `stopping` is set. Returns False if `stopping` is set; then `step` is cancelled.
+    """Wait until `step` ends or `stopping` is set. Returns False if `stopping` is set; a `step` that still runs is cancelled.
 
     Raises what `step` raises.
     """

@@ -168,13 +168,13 @@ def _ip(*arguments: str) -> None:
 
 
 def send(container: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To its process 1."""
+    """Send a signal to process 1 of a container."""
     for process in psutil.Process(container.pid).children():
         process.send_signal(number)
 
 
 def end(container: subprocess.Popen[bytes]) -> None:
-    """With all its processes: to kill what started it would leave them, as they have changed their user."""
+    """End a container with all its processes. Killing only `unshare` would leave them, because they have changed their user."""
     if container.poll() is None:
         with suppress(psutil.NoSuchProcess):
             send(container, signal.SIGKILL)

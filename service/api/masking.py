@@ -200,7 +200,7 @@ def _name(name: str, mask: Mask, texts: int) -> str:
 
 
 def _masked_text(text: str, mask: Mask, texts: int = 0) -> str:
-    """JSON in a text is masked like other JSON. In any other text, a masked field's value cannot be found: it is withheld."""
+    """JSON in a text is masked like other JSON. Other texts that name a masked field are withheld: no value is found there."""
     parsed = _parsed(text) if texts < TEXTS_MAX else None
     if parsed is not None:
         return _document(parsed, mask, texts)

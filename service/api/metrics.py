@@ -175,7 +175,7 @@ class Metrics(Collector):
     def _leases(self) -> Iterator[Metric]:
         stats = self._host.stats
         moves = CounterMetricFamily(
-            "leasehold_lease_moves", "Leases taken, and ended by reason.", labels=["pipeline", "move"]
+            "leasehold_lease_moves", "Leases gained, given up and taken away.", labels=["pipeline", "move"]
         )
         suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
         for name in self._host.pipelines:

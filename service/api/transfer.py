@@ -44,7 +44,9 @@ class ImportOrder(PipelineFilter):
     source: Source = Field(alias="from", description="What wrote the leases.")
     prefix: str | None = Field(default=None, description="As `--prefix` of the command.")
     apply: bool = Field(default=False, description="Write. Without it, only reports what would change.")
-    force: bool = Field(default=False, description="Also move back, and take leases exported from another feed.")
+    force: bool = Field(
+        default=False, description="Also move back, and import leases that were exported with another feed."
+    )
 
 
 def moving(view: View) -> APIRouter:

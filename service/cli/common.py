@@ -129,7 +129,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def finish_first(notice: str) -> Iterator[None]:
-    """Within, the first SIGINT or SIGTERM prints a notice; the command ends when the work is done. A second one ends it at once.
+    """Within, the first SIGINT or SIGTERM prints `notice`, and ends the command after the work. A second one ends it at once.
 
     For work that must not be left halfway. Signals that the process was started to ignore stay ignored.
     """

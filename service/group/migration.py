@@ -142,7 +142,7 @@ async def reset(
 class ResetPlan:
     """What a reset is going to do. before: None if the document is unreadable or gone.
 
-    to: the feed's new position. events: how many are delivered again if positive, skipped if negative; None: unknown.
+    to: the lease's new position. events: how many are delivered again if positive, skipped if negative; None: unknown.
     """
 
     partition: str

@@ -8,8 +8,8 @@
 
 Any process answers for the whole group, also one without workers (`host=None`), which does not know whether hosts are alive.
 Answers are shared for a moment, so that many clients cost the container no more than one. Clients that poll get older answers
-about a large group. A container that refuses a reading gets no other until it permits one. All but `read_backlog` raise
-StoreUnavailable.
+about a large group. A container that refuses a reading gets no other until it permits one. All but `health` and
+`read_backlog` raise StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from leasehold.service.worker import Worker
 T = TypeVar("T")
 ASKING_S = 60.0
 """How long a command asks a metered feed, at its pace."""
-CONTINUES = "the feed does not have its lease's position, but the sink holds another: a host continues there by itself"
+CONTINUES = "the feed does not have the lease's position, but the sink holds another: a host continues there by itself"
 WATCHED_LEASES_PER_S = 250
 """How many leases a second are read for clients that poll the group. It is read at least as often as a host scans it."""
 

@@ -40,7 +40,7 @@ KEPT_S = 300.0
 """An older answer counts as unknown. The time is enough to ask about 1,200 partitions without a reader."""
 LOOK_S = 1.0
 PARTITIONS_MAX = 64
-"""How many partitions one entry of a host document has."""
+"""The most partitions in one entry of a host document."""
 ENTRIES_MAX = 1024
 SHORT_S = 10.0
 """Shorter waits are reported in tenths of a second."""

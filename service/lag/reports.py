@@ -28,7 +28,7 @@ OVERDUE_S = 1.0
 KEPT_S = 60.0
 """A session that was not read for this long is forgotten."""
 STALLED_S = 5.0
-"""If a lease still shows a higher age than its owner this long after a checkpoint was due, the owner misses the feed's events."""
+"""If a lease still shows a higher age than its owner this long after a checkpoint was due, its owner is not reading the feed."""
 APART_S = 1.0
 """How far a report may be below the age that the lease shows without contradicting it."""
 

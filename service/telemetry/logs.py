@@ -69,7 +69,7 @@ def default_logger(host: str) -> FilteringBoundLogger:
 
 
 def hush(log: LogSettings) -> None:
-    """Silence SDKs below `debug`: errors that they both log and raise only help to find a fault in the SDK."""
+    """Silence SDKs unless the level is `debug`: errors that they both log and raise only help to find a fault in the SDK."""
     for name in SDKS:
         logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
 

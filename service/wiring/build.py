@@ -36,7 +36,7 @@ from leasehold.service.texts import described
 OTHERS_TIMEOUT_S = 60.0
 """Long, because no lease depends on the time that an import takes."""
 FOUND_AT_ONCE = 16
-"""How many bad events of a batch are searched for before it reports progress, which a batch must make within batch_timeout_s."""
+"""How many poison events to search for before progress is reported, which a batch must make within batch_timeout_s."""
 
 
 def processor_of(

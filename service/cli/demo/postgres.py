@@ -68,7 +68,7 @@ def start_server(directory: Path) -> PostgresServer:
 
 @cache
 def prepare_library() -> None:
-    """Before its first use, give it a lock of this user's own, and, for root, programs for other users. Raises ImportError."""
+    """Before the first use, give the library this user's own lock and, for root, programs for all users. Raises ImportError."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # the library can do without it
         from fasteners import InterProcessLock
