@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--leasehold-kill", action="store_true", help="Also kill hosts at every crash point, for each case."
     )
-    group.addoption("--leasehold-master", metavar="URL", help="Run Spark here, like local[2].")
+    group.addoption("--leasehold-master", metavar="URL", help="Run Spark at this master, like local[2].")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

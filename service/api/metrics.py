@@ -158,8 +158,8 @@ class Metrics(Collector):
     def _requests(self) -> Iterator[Metric]:
         """The requests of asynchronous sinks."""
         labels = ["pipeline"]
-        in_flight = GaugeMetricFamily("leasehold_sink_entries_in_flight", "Entries on their way.", labels=labels)
-        limit = GaugeMetricFamily("leasehold_sink_entries_limit", "How many may be on their way now.", labels=labels)
+        in_flight = GaugeMetricFamily("leasehold_sink_entries_in_flight", "Entries in flight.", labels=labels)
+        limit = GaugeMetricFamily("leasehold_sink_entries_limit", "How many may be in flight now.", labels=labels)
         again = CounterMetricFamily("leasehold_sink_entries_queued_again", "Failed entries, sent again.", labels=labels)
         throttled = CounterMetricFamily(
             "leasehold_sink_requests_throttled", "Requests that lowered the rate.", labels=labels

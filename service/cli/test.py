@@ -57,7 +57,7 @@ class CaseVerdict:
     envvar=DSN,
     help=f"With --kill: a PostgreSQL for scratch databases. By default an embedded one. Also as {DSN}.",
 )
-@click.option("--master", help="Run Spark here, like local[2], instead of where the configuration names.")
+@click.option("--master", help="Run Spark at this master, like local[2], instead of the configured one.")
 @click.option("--junit", type=PathName(path_type=Path, dir_okay=False), help="Also write the results to this file.")
 def run_tests(
     file: Path,
