@@ -2,10 +2,11 @@
 
 The batch has failed as a whole. Halving leads to its first poison event: if the left half works, the right one has to fail,
 and is halved without being tried. All events after the first poison event are tried next. If they fail too, and after each later
-poison event, parts of the rest are tried until one fails and is halved. The first part is as long as the distance between the
-last two poison events, and each next part is twice as long. So a lone poison event among n >= 2 costs at most 2 * log2(n) tries,
-mostly log2(n) + 2. Each of many costs not much more than log2 of its distance to the one before. One more job makes the output of
-all the others. An event is blamed only once it has failed alone.
+poison event, parts of the rest are tried until one fails and is halved. The first part is as long as the distance from the
+poison event before the last one (at first from the batch's start) to the last one, and each next part is twice as long. So a
+lone poison event among n >= 2 costs at most 2 * log2(n) tries, mostly log2(n) + 2. Each of many costs not much more than log2 of
+its distance to the one before. One more job makes the output of all the others. An event is blamed only once it has failed
+alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A writer that takes output, and delivers it in the background while later output is taken.
 
 A scheduler, which is pure, decides what is due. One task starts what is due, and one for each request waits for its outcome.
-`write` returns once the output is taken, and waits while there is no room. After the first fatal error no request begins, and
-each method that is called then raises it.
+`write` returns once the output is taken, and waits while there is no room. After the first fatal error no request becomes due,
+and `write`, `flush` and `wait_for_progress` raise it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def decoded(text: str | None, where: str, remedy: str) -> Held:
 
 
 def admit(claim: Claim, held: Held | None, where: str) -> None:
-    """Raises Fenced if a newer claim exists, and SinkRejected if a newer generation does."""
+    """Raises Fenced if another claim has this epoch or a later one, and SinkRejected if a newer generation exists."""
     if held is None or held.generation < claim.generation:
         return
     if held.generation > claim.generation:

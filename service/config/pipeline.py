@@ -242,7 +242,7 @@ class Pipeline(Section):
             )
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise ValueError(
-                f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"
-                " batch could fill up: raise the one, or lower the other"
+                f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so no"
+                " batch could fill up: raise the first, or lower the second"
             )
         return self

@@ -226,7 +226,7 @@ class Broken(RangeReader):
 
 async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogChangeFeed) -> None:
     transform = await prepared(sql="SELECT partition, sequence FROM events")
-    with pytest.raises(RangeRefused, match=r"behind None: .*the disk is on fire"):
+    with pytest.raises(RangeRefused, match=r"after None: .*the disk is on fire"):
         await transform.apply_ranges(await ranged(feed), Broken("the disk is on fire"), None)
     missing = LogChangeFeed("/nowhere/log").range_reader()
     with pytest.raises(RangeRefused, match="/nowhere/log"):

@@ -46,7 +46,7 @@ def position_of(continuation: str | None) -> EventPosition:
 
 
 def compared(a: EventPosition, b: EventPosition) -> int:
-    """Raises PositionLost if one has no sequence number and the other is a different position."""
+    """Raises PositionLost if one has no sequence number, unless both have the same offset, or one is the beginning."""
     if a.sequence is not None and b.sequence is not None:
         return a.sequence - b.sequence
     if a.offset is not None and a.offset == b.offset:

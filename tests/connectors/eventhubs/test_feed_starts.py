@@ -85,7 +85,7 @@ async def test_retention_that_passes_a_reader_while_it_is_away_is_told(eventhubs
         eventhubs.control.cut(role="receiver")
         eventhubs.control.append(HUB, "0", list("cde"))
         eventhubs.control.trim(HUB, "0", 4)
-        with pytest.raises(PositionLost, match="forgotten the events 2 to 3"):
+        with pytest.raises(PositionLost, match="deleted the events 2 to 3"):
             await anext(read)
 
 

@@ -548,7 +548,7 @@ async def test_retention_that_passed_what_was_published_stops_the_lease(eventhub
     for start in range(3):
         await writer.write(output(start, start + 1), Permit())
     eventhubs.control.trim(HUB, "0", 2)
-    with pytest.raises(SinkRejected, match="is forgotten: its progress is unknown"):
+    with pytest.raises(SinkRejected, match="is deleted: its progress is unknown"):
         await lease.open()
     lease.generation, lease.continuation = 1, "3"
     await delivered(lease, 4)

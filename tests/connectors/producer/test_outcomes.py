@@ -21,7 +21,7 @@ async def unsettled(place: Place, one: IdempotentProducer, *bodies: str) -> None
     place.fault("before", times=3)
     error = await failed(one.send(events(*bodies), "0"))
     assert (error.outcome, error.is_transient) == (Outcome.UNKNOWN, True)
-    assert "may have been published, or not: send the same again" in str(error)
+    assert "may have been published, or not: send the same events again" in str(error)
 
 
 async def test_the_same_contents_sent_again_are_stored_once(place: Place, producer: Make) -> None:

@@ -252,6 +252,6 @@ class _TailSearch:
         if self._is_binding:
             raise SinkRejected(
                 f"{self._tails.named(self._target)} begins at {first} by now, and what this lease published after"
-                f" {self._reading.behind} is forgotten: its progress is unknown. Look at what arrived, then reset the"
+                f" {self._reading.behind} is deleted: its progress is unknown. Look at what arrived, then reset the"
                 " lease"
             )
