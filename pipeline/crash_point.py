@@ -93,7 +93,8 @@ class _Armed:
     def reach(self, name: str) -> None:
         if name == self._name and next(self._reached) == self._times:
             with _no_thread_in_sqlite() if self._signal == signal.SIGSTOP else nullcontext():
-                signal.pthread_kill(get_ident(), self._signal)  # `os.kill` may reach another thread, and take effect later
+                # `os.kill` may reach another thread, and take effect later.
+                signal.pthread_kill(get_ident(), self._signal)
 
 
 @contextmanager
