@@ -1,4 +1,4 @@
-"""Authorization: a signature with the account's key, a shared access signature (SAS), or the token that stands in for Entra's."""
+"""Authorization: a signature with the account's key, a shared access signature (SAS), or the token that replaces one of Entra."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Wire:
-    """account: its name, the first part of each path. key: in base64. token: stands in for Entra's. now: in seconds."""
+    """account: its name, the first part of each path. key: in base64. token: replaces one of Entra. now: in seconds."""
 
     store: Store
     account: str
