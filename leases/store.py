@@ -19,7 +19,7 @@ from contextlib import aclosing
 from math import inf
 from typing import Literal, NamedTuple, TypeVar
 
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ _DOING: Mapping[Operation, str] = {
     "delete": "deleting",
     "notify": "notifying hosts by",
 }
+QUIET_S_MAX = 40.0
+"""The longest pause that a store can demand of probes: a wrong header must not silence a host."""
 INTERFACE = 1
 """Version of the interface of stores: raised if classes for the version before would no longer work (docs/plugins.md)."""
 
@@ -200,32 +202,45 @@ class Streaks:
         """How long calls have failed; also 0 if none was tried since `tried_since`, because the cause may have ended."""
         return 0.0 if self._since is None or self._last < tried_since else now - self._since
 
+    @property
+    def spans_s(self) -> float:
+        """From the first of the failed calls to the last."""
+        return 0.0 if self._since is None else self._last - self._since
+
 
 class OutcomesStore(StoreAround):
-    """Notes whether writes and readings of leases succeed. reads: of many leases at once. A conflict counts as success."""
+    """Notes whether writes and readings of leases succeed. reads: of many leases at once. A conflict counts as success.
+
+    quiet_until: the end of the pause that the store demanded when it refused the last call about a single lease (Clock seconds).
+    """
 
     def __init__(self, store: LeaseStore, clock: Clock) -> None:
         super().__init__(store)
+        self.quiet_until = -inf
         self.writes, self.reads = Streaks(), Streaks()
         self._clock = clock
 
     async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
-        is_write = operation in ("create", "replace", "delete")
-        kind = self.writes if is_write else self.reads if operation in ("list", "changes") else None
         began = self._clock.monotonic()
         try:
             result = await answer
-        except (StoreUnavailable, StoreAmbiguous):
-            if kind is not None:
-                kind.note(failed=True, at=began)
+        except (StoreUnavailable, StoreAmbiguous) as error:
+            self._note(operation, began, error)
             raise
         except StoreError:
-            if kind is not None:
-                kind.note(failed=False, at=began)
+            self._note(operation, began)
             raise
-        if kind is not None:
-            kind.note(failed=False, at=began)
+        self._note(operation, began)
         return result
+
+    def _note(self, operation: Operation, began: float, error: StoreError | None = None) -> None:
+        is_write = operation in ("create", "replace", "delete")
+        if is_write or operation == "read":
+            pause_s = 0.0 if error is None else min(retry_after_s(error), QUIET_S_MAX)
+            self.quiet_until = self._clock.monotonic() + pause_s
+        kind = self.writes if is_write else self.reads if operation in ("list", "changes") else None
+        if kind is not None:
+            kind.note(failed=error is not None, at=began)
 
 
 class TimedStore(StoreAround):

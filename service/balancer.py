@@ -104,8 +104,7 @@ class Balancer:
                 if is_cancelled(error):
                     raise
                 streak.log_failure(self._log, "scan failed, retrying", error)
-                self.reader.outdate()
-                self.reader.failed += 1
+                self.reader.note_failure(error)
                 # Look less often: leave the container alone until the next scan.
                 self.lookout.is_handing_over = self.lookout.is_unjudged = False
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))

@@ -113,7 +113,7 @@ class Facts:
     @property
     def may_lack_workers(self) -> bool:
         """Whether a host without workers can rely on others for its leases: they requested them, or one is fit to take them."""
-        return self.peers.is_fit or not self.has_released
+        return self.peers.is_fit or (self.peers.are_able and not self.has_released)
 
     @property
     def is_outage(self) -> bool:
@@ -385,7 +385,11 @@ class Fitness:
 
     async def _probe(self, name: str) -> None:
         """Find out whether lease writes, feed and sink can be reached. Changes nothing."""
-        watched, pipeline = self._watched[name], self._pipelines[name]
+        watched, pipeline, outcomes = self._watched[name], self._pipelines[name], self._keeper.outcomes
+        if self._clock.monotonic() < outcomes.quiet_until:
+            # Refused writes over so long a time show the same as a probe.
+            watched.probe_failed |= outcomes.writes.spans_s >= self._session.timing.duration_s
+            return
         watched.probes, watched.probed_at = watched.probes + 1, self._clock.monotonic()
         seen = self._lease_of(name, watched.probes)
         asked: list[Awaitable[object]] = [pipeline.feed.partitions()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import retry_after_s
@@ -42,6 +44,17 @@ class GroupReader:
         self._signature: frozenset[object] = frozenset()
         self._is_outdated = False
         self._hosts_read_at = 0.0
+        self._broken = 0
+        """How many rounds in a row have failed without a pause that the container demanded."""
+        self._refused = 0
+        """How many listings in a row the container has refused with such a pause."""
+        self._list_at = -inf
+
+    def note_failure(self, error: BaseException) -> None:
+        """A round has failed, and the next one must read."""
+        self.outdate()
+        self.failed += 1
+        self._broken += not retry_after_s(error)
 
     def outdate(self) -> None:
         """Make the next round read, whatever the hosts show."""
@@ -67,12 +80,28 @@ class GroupReader:
         counting = since is not None and self._is_listing_due(since)
         self._is_outdated = False
         signature = self._membership.watch.signature
-        scan = await self._keeper.scan(self._pipelines, since, counting=counting)
+        try:
+            scan = await self._keeper.scan(self._pipelines, since, counting=counting)
+        except StoreError as error:
+            if since is None and self.scan is not None and self.scan.token is not None and retry_after_s(error):
+                self._postpone_listing(self.scan)
+            raise
+        if scan.listed_at > (-inf if since is None else since.listed_at):
+            self._refused, self._list_at = 0, -inf
         self._tenants = scan.tenants
         host_scan = await self._scan_hosts()
         self.scan, self.host_scan, self._signature = scan, host_scan, signature
-        self.read_at, self.failed = scan.ended, 0
+        self.read_at, self.failed, self._broken = scan.ended, 0, 0
         return scan, host_scan
+
+    def _postpone_listing(self, scan: Scan) -> None:
+        """Read only what changed for a while, longer each time, up to the interval of calm listings.
+
+        A refused listing may cost as much as what keeps the container throttled, and a reading of changes costs little.
+        """
+        self._refused += 1
+        backoff = replace(self._timing.backoff, max_s=self._listed_after_s(scan))
+        self._list_at = self._clock.monotonic() + backoff.pause_s(self._refused, self._rng.random())
 
     async def _scan_hosts(self) -> HostScan:
         began = self._clock.monotonic()
@@ -92,11 +121,14 @@ class GroupReader:
 
     def _must_list(self, scan: Scan) -> bool:
         """Whether all leases must be listed: reading the changes and counting is not enough, or has failed twice in a row."""
-        return self.failed > 1 or (self._is_listing_due(scan) and not self._may_count(scan))
+        return self._broken > 1 or (self._is_listing_due(scan) and not self._may_count(scan))
 
     def _is_listing_due(self, scan: Scan) -> bool:
         """Whether leases may have been deleted since the last listing or count."""
-        return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan)
+        return self._clock.monotonic() >= self._listing_due_at(scan)
+
+    def _listing_due_at(self, scan: Scan) -> float:
+        return max(scan.listed_at + self._listed_after_s(scan), self._list_at)
 
     def _may_count(self, scan: Scan) -> bool:
         """Whether a count may replace a listing. Few leases are listed: that is one request, and a count takes another to read
@@ -120,8 +152,8 @@ class GroupReader:
         The duration of the round counts towards the balance interval, which is the longest time between two rounds.
         """
         balance_s = self._timing.balance_s * (1 - 0.1 * self._rng.random())
-        read_at, listed_at = scan.started + self._read_after_s(scan), scan.listed_at + self._listed_after_s(scan)
-        return min(read_at, listed_at, self.read_at + balance_s)
+        read_at = scan.started + self._read_after_s(scan)
+        return min(read_at, self._listing_due_at(scan), self.read_at + balance_s)
 
     async def look(self) -> None:
         """Read only the hosts' documents."""
@@ -159,6 +191,9 @@ class Lookout:
         self._has_decided = asyncio.Event()
         """Set by a round that has decided whether leases are being handed over."""
         self._is_changing = False
+        self._read: Scan | None = None
+        self._moved_at: float | None = None
+        """When a look first showed that leases have moved since the scan `_read`."""
 
     @property
     def _session(self) -> Session:
@@ -188,12 +223,21 @@ class Lookout:
                 backoff = self._session.timing.beat_backoff
                 await self._clock.sleep(backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen, scan, is_moved = self._membership.watch, self._reader.scan, self._reader.is_moved
-            # Expect more changes: a host that has just joined requests leases soon. But not while the container refuses.
-            self._is_changing = is_moved and not self._reader.failed and not streak.count
+            self._note_moves(seen.began, is_refused=bool(self._reader.failed or streak.count))
             if is_moved or seen.expired() - watch.expired():
                 self._wake()
             elif self.is_unjudged and scan is not None and seen.began >= scan.ended:
                 self._judge()  # leases that were read before this look can be judged now
+
+    def _note_moves(self, began: float, *, is_refused: bool) -> None:
+        """Expect more changes after one: a host that has just joined requests leases soon. But not for long, nor while the
+        container refuses: then the next reading is late. began: of the look.
+        """
+        is_moved = self._reader.is_moved
+        if not is_moved or self._moved_at is None or self._reader.scan is not self._read:
+            self._read, self._moved_at = self._reader.scan, began if is_moved else None
+        is_recent = self._moved_at is not None and began - self._moved_at < self._session.timing.look_s
+        self._is_changing = is_recent and not is_refused
 
     async def _sleep_until_look(self, looked_at: float) -> None:
         """Looks are more frequent while leases are being handed over. A round may find that during this sleep."""

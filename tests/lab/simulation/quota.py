@@ -13,7 +13,7 @@ REFUSED_S = 0.01
 
 
 class Quota:
-    """A bucket of request units, `burst_s` seconds of them at most, and as many of debt.
+    """A bucket of request units, `burst_s` seconds of them at most, but at least a listing, and as many of debt.
 
     A point read or a write costs 1 unit, a listing `list_pages`; a refused listing has cost half of that. From `closes` to
     `opens` (times of the loop) everybody is refused, and from then on whoever finds too little. succeeded: when listings did;
@@ -29,7 +29,7 @@ class Quota:
         self._units_s = units_s
         self._list_pages = list_pages
         self._closes, self._opens = closes, opens
-        self._burst = burst_s * units_s
+        self._burst = max(burst_s * units_s, list_pages)
         self._left, self._seen_at = 0.0, opens
 
     def fate(self, request: Request, now: float) -> Fate | None:

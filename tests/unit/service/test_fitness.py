@@ -51,7 +51,13 @@ def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
 
 def test_a_sick_host_whose_leases_others_have_asked_for_rests_like_one_that_gave_them_up() -> None:
     sick = PipelineHealth().judged(ALL_FAIL, workers=2)
-    assert sick.judged(replace(WELL, failing=()), workers=0).state == "renounced"
+    others = Peers(are_able=True)
+    assert sick.judged(replace(WELL, failing=(), peers=others), workers=0).state == "renounced"
+
+
+def test_a_sick_host_without_workers_does_not_rest_if_there_is_no_other() -> None:
+    sick = PipelineHealth().judged(ALL_FAIL, workers=2)
+    assert sick.judged(replace(ALL_FAIL, failing=()), workers=0).state == "sick"
 
 
 def test_without_workers_because_all_failed_a_host_waits_for_another_that_is_fit() -> None:

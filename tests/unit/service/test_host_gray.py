@@ -402,6 +402,27 @@ async def test_one_partition_that_fails_evicts_nobody() -> None:
     await until(group.is_delivered)
 
 
+@pytest.mark.virtual
+async def test_one_write_that_the_store_refuses_with_a_long_pause_evicts_nobody() -> None:
+    group = await settled()
+    before, owner = moves(group), group.owners["a"]
+    refused = list[Request]()
+
+    def judge(request: Request) -> Fate:
+        if refused or request.host != owner or not cannot_write_leases(request):
+            return Fate()
+        refused.append(request)
+        return Fate(ends="refused", retry_after_s=30.0)
+
+    group.weather.judge = judge
+    group.append("a", 1)
+    await asyncio.sleep(2 * MINUTE)
+    assert refused
+    assert group.is_delivered()
+    assert moves(group) == before
+    assert not [entry for host in group.hosts for entry in host.said("fitness changed")]
+
+
 # Handlers: a failure ends the worker, which releases the lease, and no probe shows what they will do
 
 
