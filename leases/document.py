@@ -71,7 +71,7 @@ def to_json(fields: Mapping[str, object]) -> str:
 
 
 def encode_lease(lease: Lease) -> str:
-    """Raises InvalidDocument if the text could not be read back: a number is exhausted, or a field or the whole is too
+    """Raises InvalidDocument if the text could not be read back, because a number, a field or the whole document is too
     large.
     """
     fields: dict[str, object] = {
@@ -103,7 +103,7 @@ def encode_lease(lease: Lease) -> str:
             _lease_of(Fields(stored_under, fields))
     except InvalidDocument as error:
         raise InvalidDocument(
-            f"a lease that could not be read again was not written; it was left unchanged ({error})"
+            f"the lease was not written, because it could not be read back; the stored document is unchanged ({error})"
         ) from None
     return body
 

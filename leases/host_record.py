@@ -41,7 +41,7 @@ class HostRecord:
 
     - term: the present one; 0 if the host has none.
     - lasts_s: how long the host may be silent.
-    - fitness: one of these characters for each of `pipelines`; may be empty if all are unknown.
+    - fitness: one character (FIT, SICK, ...) for each of `pipelines`; may be empty if all are unknown.
     - ring: grows when the host has changed who has which lease.
 
     waits, activity: what the host reports about its work, for people; no decision about leases uses it.

@@ -84,7 +84,7 @@ class _Armed:
         if not (times or "1").isdecimal() or int(times or 1) < 1:
             raise ValueError(f"'{times}' of '{spec}' must be 1 or more: the occurrence to stop at")
         if (number or "SIGKILL") not in signal.Signals.__members__:
-            raise ValueError(f"there is no signal '{number}' as in '{spec}'; use SIGKILL or SIGSTOP")
+            raise ValueError(f"'{spec}' names the signal '{number}', which does not exist; use SIGKILL or SIGSTOP")
         self._name = name
         self._times = int(times or 1)
         self._signal = signal.Signals[number or "SIGKILL"]
@@ -136,7 +136,7 @@ _ARMED: _Armed | _Observed | None = _armed(os.environ)
 
 @contextmanager
 def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
-    """Within this context, call `reach` with the name of every point that this process reaches, instead of what is armed.
+    """Within this context, call `reach` with the name of every point that this process reaches. No armed point has an effect.
 
     It may be called on any thread. What it raises ends the step that has reached the point.
     """
@@ -149,6 +149,6 @@ def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
 
 
 def crash_point(name: str) -> None:
-    """Does nothing unless this very point is armed."""
+    """Does nothing unless this point is armed, or `watch_points` is in use."""
     if _ARMED is not None:
         _ARMED.reach(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExecutorsWait:
-    """A wait for executors of a cluster. for_s: how long it has lasted. why: what runs no task, and what to check."""
+    """A wait for executors of a cluster. for_s: how long it has lasted. why: which cluster runs no task, and what to check."""
 
     for_s: float
     why: str

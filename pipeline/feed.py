@@ -51,7 +51,9 @@ class PartitionEnded(PipelineError):
         *,
         scopes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(f"partition '{partition}' has ended; {', '.join(name for name, _ in children)} take over")
+        super().__init__(
+            f"partition '{partition}' has ended; its successors: {', '.join(name for name, _ in children)}"
+        )
         self.children = children
         self.scopes = scopes
 
@@ -84,7 +86,7 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     async def partitions(self) -> list[FeedPartition]:
-        """The partitions that exist now, in name order. The list may grow. Raises FeedUnavailable."""
+        """The partitions that exist now, in name order. The list may change. Raises FeedUnavailable."""
 
     @abstractmethod
     async def start_of(self, partition: str, start: Start) -> str | None:
@@ -209,15 +211,15 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
     if order > 0 or (order == 0 and events):
         raise FeedError(
             f"feed '{feed.identity}', partition '{partition}': {events} events read from {start!r} end at {to!r}, which is not"
-            " after it; none of them was delivered, and the partition is read again. If this error stays, the source went"
-            " back (for example, it was restored), or the feed's positions are wrong: set the lease to a position, or correct"
-            " the feed"
+            " after it; none of them was delivered, and the partition is read again. If this error persists, the source was"
+            " set back (for example, restored from a backup), or the feed's positions are wrong: set the lease to a position,"
+            " or correct the feed"
         )
 
 
 def reset_of_a_new_source(partition: str) -> str:
     """Advice if a partition ends before its lease's position, or begins after it. Its present events were never read, unless
-    they are an older copy.
+    the source was restored from an older copy.
     """
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
     read = f"To read all events that the feed still has: `{command} --to earliest --yes`"

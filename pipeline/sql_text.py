@@ -1,4 +1,4 @@
-"""What can be known about SQL and its types (DDL) from their text, without Spark. Pure."""
+"""What can be known about a query or a schema (DDL) from its text, without Spark. Pure."""
 
 from __future__ import annotations
 

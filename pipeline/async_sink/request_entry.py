@@ -32,7 +32,7 @@ class Entry:
 
 
 def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
-    """For entries, or the sequences of their events, that the destination refuses for ever because of their contents."""
+    """The error for entries (or their events, by sequence) that the destination always refuses because of their contents."""
     sequences = [each.sequence if isinstance(each, Entry) else each for each in entries]
     known = [each for each in sequences if each is not None]
     return OutputRefused(message, sequences=known if len(known) == len(sequences) else ())
@@ -42,9 +42,9 @@ def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
 class Failed:
     """Entries to send again, and the shortest pause before that, if the destination gave one.
 
-    is_throttled: whether they failed because the destination takes no more at a time; a plain sequence means that too. If each
-    failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried out (its
-    answer was lost, or a gateway gave up waiting).
+    is_throttled: whether they failed because the destination takes no more at a time; true if `submit` returns a plain sequence.
+    If each failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried
+    out (its answer was lost, or a gateway gave up waiting).
     """
 
     entries: Sequence[Entry]
@@ -61,9 +61,9 @@ class Destination(ABC):
         """Send one request. Returns the entries that failed and may be sent again, rewritten if need be.
 
         If it raises SinkUnavailable, Ambiguous (with `retry_after_s`) or OSError, the whole request failed, and is sent again.
-        After SinkUnavailable, the failed request will certainly not be carried out. After the others, or if it was cancelled
-        because it took longer than `request_timeout_s`, it may be. Any other exception is fatal: SinkRejected if requests will be
-        refused for ever, or what `refused` returns if only some entries will be.
+        After SinkUnavailable, the failed request will certainly not be carried out. After the others, or if a call was cancelled
+        because it took longer than `request_timeout_s`, the request may be. Any other exception is fatal: SinkRejected if
+        requests will be refused for ever, or what `refused` returns if only some entries will be.
         """
 
     async def prepare(self) -> None:

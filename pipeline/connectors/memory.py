@@ -230,7 +230,7 @@ class Commit:
 
 
 class MemoryDestination:
-    """What sinks of several processes share: output, positions and the newest epochs.
+    """What the sinks of several simulated processes share: output, positions and the newest epochs.
 
     commits: all output that it has taken, in order of arrival.
     """
@@ -285,7 +285,7 @@ class MemoryDestination:
         if claim.epoch < epoch or (claim.epoch > epoch and not newer):
             raise Fenced(
                 f"partition '{claim.partition}' of pipeline '{claim.pipeline}' is claimed with epoch {epoch}, "
-                f"and '{claim.owner}' comes with {claim.epoch}",
+                f"but '{claim.owner}' has epoch {claim.epoch}",
                 epoch=epoch,
             )
 

@@ -104,7 +104,7 @@ def _refuse_collisions(struct: Struct) -> None:
 def _struct(schema: Mapping[str, object], path: str) -> Struct:
     fields = schema.get("fields")
     if not isinstance(fields, Sequence) or not fields:
-        raise TransformError(f"schema: {path or 'it'} has no columns")
+        raise TransformError(f"schema: {path.removesuffix('.') or 'it'} has no columns")
     return Struct(tuple(_field(field, path) for field in fields))
 
 

@@ -45,7 +45,7 @@ from leasehold.pipeline.producer.properties import HubProperties, PartitionPrope
 
 
 LEVEL_MAX = 2**15 - 2
-"""The highest level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
+"""The highest level that is ever claimed. The one above it is reserved for closing a used-up group, whose owners it outranks."""
 STATE_BYTES_MAX = 1024
 TARGET_LENGTH_MAX = 100
 
@@ -133,7 +133,7 @@ def _lease_state_refusal(why: str) -> SinkRejected:
 class IdempotentProducer:
     """idempotent: fixed from here on. If False, it is a plain producer, which may also let the broker route events.
 
-    partitions: what to request in a partition; the broker chooses if nothing is given. snapshot: what an earlier producer's
+    partitions: by name, what to request there; for all others the broker chooses. snapshot: what an earlier producer's
     `snapshot` returned; partitions that it knows continue from there. Raises ValueError if these do not fit together.
     """
 
@@ -147,7 +147,7 @@ class IdempotentProducer:
         retry: RetryPolicy | None = None,
     ) -> None:
         if not idempotent and (partitions or snapshot):
-            raise ValueError("wanted partitions and a snapshot require idempotent publishing")
+            raise ValueError("`partitions` and `snapshot` require idempotent=True")
         self._broker = broker
         self._idempotent = idempotent
         self._retry = retry or RetryPolicy()
@@ -333,7 +333,7 @@ def _attach_request(partition: str, values: object) -> AttachRequest:
     try:
         return AttachRequest(**values)
     except ValueError as error:
-        raise _refusal(f"holds for partition '{partition[:50]}': {error}") from None
+        raise _refusal(f"has an invalid state for partition '{partition[:50]}': {error}") from None
 
 
 def _refusal(why: str) -> ValueError:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32
-"""Far more than jobs in which executors read (RANGED_JOBS_MAX), which may take minutes: other batches do not wait for them."""
+"""Far more than RANGED_JOBS_MAX: jobs in which executors read may take minutes, and other batches must not wait for them."""
 
 
 class SparkEngine:
@@ -70,7 +70,7 @@ class SparkEngine:
         self._is_stopped = False
         self._users = 0
         self.cluster = Cluster(executors_wait_s)
-        """Its times are in the event loop's seconds."""
+        """Its times are those of the event loop's clock."""
         self.waiting = Waiting(self.place)
         self.numbers = count()
         """A new number for each group of jobs: cancelling a group must never end another."""
@@ -104,8 +104,8 @@ class SparkEngine:
     def running(self) -> Running:
         """Spark, started or started again if needed. Blocks. Raises EngineUnavailable.
 
-        Callers that wait for one start share its failure: pipelines do not try the same thing one after the other. A start is
-        tried again only if Spark was away.
+        Callers that wait for one start share its failure: pipelines do not try the same thing one after the other. A start by
+        `begin` is tried again only if Spark was away.
         """
         if (begun := self._begun) is not None and not self._is_stopped and (error := begun.exception()) is not None:
             is_away = isinstance(error, EngineUnavailable) and error.is_away
@@ -158,7 +158,7 @@ class SparkEngine:
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
     async def release(self) -> None:
-        """Count one transform less; the last one stops Spark."""
+        """Count one transform fewer; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
             await asyncio.to_thread(self.stop)  # this ends the calls that occupy our own threads

@@ -1,7 +1,7 @@
 """Around every request: access, size and time limits, headers of every answer, and the log of operators' actions.
 
-It answers with a sentence instead of a traceback, and HEAD wherever there is GET. One section is about requests that other
-sites can make a browser send.
+It answers errors with a sentence instead of a traceback, and accepts HEAD wherever there is GET. One section is about
+requests that other sites can make a browser send.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ WHY_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is known without the application."""
+    """An answer that needs no call of the application."""
 
     status: HTTPStatus
     detail: str

@@ -27,7 +27,7 @@ _NAMES_SHOWN = 5
 
 
 class HandlerModules:
-    """handler, function: `module:attribute`, as the pipeline names them. observers: of a case, its `state` and `reset`."""
+    """handler, function: `module:attribute`, as the pipeline names them. observers: the `state` and `reset` of a case."""
 
     def __init__(self, handler: str, function: str | None = None, observers: Iterable[str] = ()) -> None:
         self._handler = _module_of(handler)
@@ -40,7 +40,7 @@ class HandlerModules:
         self.limit: str | None = None
         """Which modules are not imported afresh, and why, if any are not; for people."""
         self.renewed = 0
-        """How many modules the last process has dropped."""
+        """How many modules were dropped for the present simulated process."""
 
     def import_afresh(self) -> None:
         """Import the modules as a new process does. Modules that cannot be imported a second time stay."""

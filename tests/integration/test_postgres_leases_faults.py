@@ -364,7 +364,7 @@ async def test_without_a_token_the_error_says_so(teller: Teller, issuer: Issuer)
         ("host=127.0.0.1 port=1 dbname=bank", r"127.0.0.1:1/bank cannot be reached: .*refused"),
         (
             "host=nowhere.invalid dbname=bank",
-            r"nowhere.invalid:5432/bank cannot be reached: .*look at the host in `dsn`",
+            r"nowhere.invalid:5432/bank cannot be reached: .*check the host in `dsn`",
         ),
     ],
 )

@@ -254,7 +254,7 @@ def checked_definition(definition: dict[str, Any]) -> dict[str, Any]:
         raise bad("The input content is invalid because the required property 'id' is missing.")
     key = dict(definition.get("partitionKey") or {"paths": ["/_partitionKey"], "systemKey": True})
     if not key.get("paths"):
-        raise bad("A partition key has at least one path.")
+        raise bad("A partition key must have at least one path.")
     if len(key["paths"]) > LEVELS_MAX:
         raise bad(f"Too many partition key paths: {len(key['paths'])}. The maximum is {LEVELS_MAX}.")
     kind = key.get("kind") or ("MultiHash" if len(key["paths"]) > 1 else "Hash")

@@ -1,4 +1,4 @@
-"""Requests that select: queries over documents, lists of them, and plans; databases and containers are listed the same way."""
+"""Queries over documents, lists of documents, and query plans. Databases and containers are listed in the same way."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def plain_query(call: Call, name: str, rid: str, resources: list[dict[str, Any]]
 def _statement(call: Call) -> tuple[str, dict[str, Any]]:
     body = call.json()
     if not isinstance(body, dict) or not isinstance(body.get("query"), str):
-        raise bad("A query has a text.")
+        raise bad("The body must be an object with the text of the query in 'query'.")
     return body["query"], {one["name"]: one["value"] for one in body.get("parameters") or []}

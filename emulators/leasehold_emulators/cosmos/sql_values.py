@@ -70,7 +70,7 @@ def kind(value: Any) -> int:
     for place, types in enumerate(TYPES, start=2):
         if isinstance(value, types):
             return place
-    raise bad(f"{value!r} is not a value.")
+    raise bad(f"{value!r} is not a JSON value.")
 
 
 def same(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The rules for idempotent producers, as values: who may attach, and what becomes of a batch with its numbers."""
+"""The rules for idempotent producers, as pure functions: who may attach, and what becomes of a batch with its numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leasehold_emulators.eventhubs.messages import Numbered
 
 NUMBER_MAX = 0x7FFFFFFF
 LEVEL_MAX = 0x7FFF
-REMEMBERED = 5  # batches of a producer whose repetition is recognised
+REMEMBERED = 5  # how many of a producer's last batches are recognized if they are repeated
 
 OUT_OF_ORDER = "com.microsoft:out-of-order-sequence"
 STOLEN = "com.microsoft:producer-epoch-stolen"
@@ -76,7 +76,7 @@ def attached(
     nothing: int = 0,
     null_raises: bool = False,
 ) -> Attached | Refusal:
-    """The producer as the link begins. known: the one of the requested id, if any.
+    """The producer at the start of the link, or why the link is refused. known: the producer with the requested id, if any.
 
     - replies_known: whether a client that is behind gets the number that the service knows, or the one that it requested.
     - nothing: the last number of a producer that has published nothing, 0 or -1.

@@ -38,8 +38,8 @@ def position_of(continuation: str | None) -> EventPosition:
     found = _POSITION.fullmatch(continuation)
     if not continuation or found is None:
         raise PositionLost(
-            f"{continuation[:100]!r} is not a position of an event hub, which looks like '41@4294967296': the sequence number"
-            " and the offset of the last event read, or `41`, or `@4294967296`; set the lease to one"
+            f"{continuation[:100]!r} is not a position of an event hub. Set the lease to one, like '41@4294967296', `41` or"
+            " `@4294967296`: the sequence number and the offset of the last event read, or one of the two"
         )
     sequence = found["sequence"]
     return EventPosition(None if sequence is None else int(sequence), found["offset"])

@@ -73,7 +73,7 @@ def _of_condition(condition: str, error: BaseException, what: str) -> PipelineEr
             epoch=max(map(int, _EPOCH.findall(description)), default=0),
         )
     if condition in _LOST:
-        return PositionRefused(f"{message}: set the lease to a position that the service takes")
+        return PositionRefused(f"{message}: set the lease to a position that the service accepts")
     if condition in _NEXT:
         return FeedError(f"{message}: {_NEXT[condition]}")
     return FeedUnavailable(message, retry_after_s=_PAUSED.get(condition))

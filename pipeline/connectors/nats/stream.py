@@ -16,7 +16,7 @@ NO_MESSAGE = 10037
 NO_STREAM = 10059
 STREAM_EXISTS = 10058
 SWITCHES = ("allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
-"""A batch is stored whole or not at all. Only the newest of a lease's positions is kept, and it does not expire."""
+"""With these, a batch is stored whole or not at all, and only the newest of a lease's positions is kept and never expires."""
 POSITIONS = "leasehold"
 """The token that follows the stream's subject for positions of leases, instead of a partition's number."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

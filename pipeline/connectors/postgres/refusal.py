@@ -32,11 +32,11 @@ _OF_ALL_ROWS = (
     ),  # SQL, names, types, rights, and what is not supported
     *("55", "72", "F0", "HV", "XX"),  # states of objects, foreign servers, faults of the server
 )
-"""Codes of errors about any rows. Others (of values, constraints and limits, and what a trigger raises) are about some rows."""
+"""Codes of errors that concern all rows. Others (of values, constraints and limits, and what a trigger raises) concern some."""
 _OF_TEXTS = ("42601", "42602", "42P01", "3F000")
-"""What casts to tsquery, jsonpath and regclass raise for a value, and the parser for a statement."""
+"""Codes that a cast to tsquery, jsonpath or regclass raises for a value, and the parser for a statement."""
 _OF_A_ROW = ("ExecWithCheckOptions", "exec_stmt_raise")
-"""The server's functions that refuse a row because of a policy or a trigger, by whatever code."""
+"""The server's functions that refuse a row because of a policy or a trigger, with any code."""
 _LOSS = re.compile(rf"{LOSS}: (?P<place>[0-9]+)/(?P<sequence>-?[0-9]*)")
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",
@@ -85,9 +85,9 @@ def is_collision(error: psycopg.Error) -> bool:
 
 
 def may_be_of_value(error: psycopg.Error) -> bool:
-    """Whether a text of the output may be wrong as a query or as a name of a table, and not the statement itself.
+    """Whether the fault may be in a text of the output, read as a query or a table's name, and not in the statement.
 
-    Such an error names no position in the statement. Other errors without a position are also found before the statement runs.
+    Such an error names no position in the statement. Others without a position also appear if the statement is only explained.
     """
     return error.sqlstate in _OF_TEXTS and error.diag.statement_position is None and error.diag.context is None
 
@@ -106,8 +106,8 @@ def refused(
     prefix = f"PostgreSQL {address}: {doing}"
     if is_lost:
         if is_sent:
-            return Ambiguous(f"{prefix} was sent and the connection lost before the answer: {words_of(error)}")
-        return SinkUnavailable(f"{prefix} failed, the connection was lost: {words_of(error)}")
+            return Ambiguous(f"{prefix} was sent, and the connection was lost before the answer: {words_of(error)}")
+        return SinkUnavailable(f"{prefix} failed because the connection was lost: {words_of(error)}")
     if is_changed(error):
         return SinkUnavailable(f"{prefix} failed and was rolled back: the table was changed again and again meanwhile")
     if (error.sqlstate or "").startswith(_PASSING):
@@ -133,12 +133,12 @@ def not_connected(error: psycopg.Error, address: str, setting: str = "`dsn`") ->
             f"PostgreSQL {address} refused the connection: {words}: correct {setting}, or the server's settings"
         )
     if cause == "host":
-        return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in {setting}")
+        return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: check the host in {setting}")
     return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
 
 
 def token_refused(error: TokenRefused, address: str) -> SinkError:
-    """A token expires, and the service may be unable to verify it for a while: another one may be accepted."""
+    """The token may have expired, or the service cannot verify it for a while: a later try may succeed."""
     return SinkUnavailable(
         f"PostgreSQL {address} refused the access token: {error}: if this persists, check that the role in `dsn`"
         " belongs to this `identity`"

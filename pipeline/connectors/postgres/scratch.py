@@ -29,7 +29,7 @@ async def open_database(dsn: str, name: str) -> AsyncIterator[str]:
     try:
         yield make_conninfo(dsn, dbname=name)
     finally:
-        async with _connect(dsn, f"the scratch database {name} cannot be dropped: drop it") as connection:
+        async with _connect(dsn, f"the scratch database {name} could not be dropped: drop it by hand") as connection:
             await connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(database))
 
 

@@ -91,7 +91,7 @@ class PostgresWriter(SinkWriter):
         return others
 
     async def _bring(self, session: PostgresSession, output: Output, batch: Load | None) -> _Brought:
-        """Send the rows to the server. Until they are merged, no other writer waits for them."""
+        """Send the rows to the server, or put few into the message. Until they are merged, no other writer waits for them."""
         parts = self._parts
         if output.staged:
             return await self._bring_parts(session, output)
@@ -131,7 +131,7 @@ class PostgresWriter(SinkWriter):
         )
 
     async def _bring_parts(self, session: PostgresSession, output: Output) -> _Brought:
-        """The staged rows are at the server: bring exactly those of these parts into the target, or fail if some are missing."""
+        """The rows are on the server. The statements bring exactly those of the output's parts into the target, or fail."""
         parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
         table = Identifier(parts.tables.schema, staging_sql.staging_name(self._claim, output.start))
         shape = await parts.read_shape(session, columns)
@@ -196,7 +196,7 @@ class PostgresWriter(SinkWriter):
         """Nothing is held between writes."""
 
     async def _loadable(self, output: Output) -> Load:
-        """Few rows are converted at once: waiting for a thread would take longer."""
+        """Few rows are converted on the event loop, because waiting for a thread would take longer."""
         self._parts.target.check_key(output.table.column_names)
         if output.table.num_rows <= FEW_ROWS and output.table.nbytes <= FEW_BYTES:
             return load(output.table)
@@ -237,7 +237,7 @@ class PostgresWriter(SinkWriter):
 class _Brought:
     """The beginning of a batch's message, what brings its rows into the target, and the columns for which that was made.
 
-    kept: statements that fail if targets may lose rows since their last check.
+    kept: statements that fail if targets have changed since their last check.
     """
 
     first: Sequence[sql.Statement] = (sql.BEGIN,)

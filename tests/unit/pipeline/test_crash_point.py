@@ -85,8 +85,8 @@ def test_a_process_dies_at_the_armed_point_and_nowhere_else(armed: str | None, c
         ("page read:twice", "'twice' of 'page read:twice' must be 1 or more"),
         ("page read:-1:SIGSTOP", "'-1' of 'page read:-1:SIGSTOP' must be 1 or more"),
         ("page read:²", "'²' of 'page read:²' must be 1 or more"),
-        ("page read:1:SIGSTOPP", "there is no signal 'SIGSTOPP' as in 'page read:1:SIGSTOPP'"),
-        ("page read:1:19", "there is no signal '19' as in 'page read:1:19'"),
+        ("page read:1:SIGSTOPP", "'page read:1:SIGSTOPP' names the signal 'SIGSTOPP', which does not exist"),
+        ("page read:1:19", "'page read:1:19' names the signal '19', which does not exist"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(armed: str, told: str) -> None:

@@ -115,7 +115,7 @@ def whole_numbers(values: Sequence[int] | Numbers) -> pa.Array:
 
 
 def parts(data: bytes, places: Numbers) -> pa.Array:
-    """A column of octets: parts of the data, each from its begin to its end."""
+    """A column of octets: parts of the data, each from its start to its end."""
     ends, which = places.astype(np.int32).ravel(), np.arange(0, places.size, 2, dtype=np.int32)
     with_gaps = pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     return with_gaps.take(pa.Array.from_buffers(pa.int32(), len(which), [None, pa.py_buffer(which)]))
@@ -187,7 +187,7 @@ SILENCE_S = 90.0
 
 
 class ReceiveBuffer:
-    """Reads one link from now on. Close the buffer; the caller keeps the link."""
+    """Reads one link from its creation on. `close` ends the reading, and leaves the link open for the caller."""
 
     def __init__(self, link: ReceiverLink, what: str, *, bytes_max: int = BYTES_MAX) -> None:
         self._link = link
@@ -203,7 +203,7 @@ class ReceiveBuffer:
         ]
 
     async def take(self) -> bytes:
-        """All that has arrived since, as soon as there is something. When nothing is left, raises what ended the link."""
+        """All octets since the last call, as soon as there are some. When nothing is left, raises what ended the link."""
         while not self._chunks:
             if self._error is not None:
                 raise self._error
@@ -278,7 +278,7 @@ class ReceiverLimits:
 
 @dataclass(slots=True)
 class Received:
-    """Some pages. first: number of the first event in them, or None. malformed: why the next message is not an event, or None."""
+    """Some pages. first: sequence of their first event, or None. malformed: why the next message is not an event, or None."""
 
     pages: list[Page]
     first: int | None
@@ -318,7 +318,7 @@ async def receive(
     *,
     attached: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Received, None]:
-    """Yield events until the link ends. attached: called once it is. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
+    """Attach, call `attached`, and yield events until the link ends. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with open_receiver(hub, place, limits, threaded) as receiver:
         attached()
         while True:

@@ -178,7 +178,7 @@ class EventHubsOutputSink(Sink):
         before: int,
         producer: PartitionProducer | None,
     ) -> HubWriter:
-        """known, before: our group's numbers and the partition's end before the attach. `before` may be older."""
+        """known, before: our group's numbers, and the partition's end before the attach or an older end."""
         for earlier in to_close(claim, state):
             await self._groups.close(target, earlier)
         lease, tail = lease_of(claim.pipeline, claim.partition), tail_of(claim, state, known, before)
@@ -217,7 +217,7 @@ class EventHubsOutputSink(Sink):
         if target is None:
             raise SinkRejected(
                 f"{self._broker.name} has no partition '{state.target}', which lease '{partition}' publishes to: the hub"
-                " was made again with fewer. Reset the lease, and set the document's sinkState to an empty text"
+                " was recreated with fewer. Reset the lease, and set the document's sinkState to an empty text"
             )
         return target
 
@@ -230,7 +230,10 @@ class EventHubsOutputSink(Sink):
         report_progress: Callable[[], None] = lambda: None,
         compare: Compare = lambda a, b: 1,
     ) -> tuple[Search, int]:
-        """All markers of the lease after `tail.behind`, and the partition's end. After a failure, the next try goes further."""
+        """Find the lease's newest marker after `tail.behind`, and the partition's end.
+
+        After a failure, the next try continues from there.
+        """
         key = (lease, generation, target)
         reading = self._unfinished.pop(key, None)
         if reading is None or not reading.covers(tail.behind):

@@ -64,14 +64,14 @@ def columns_of(output: pa.Schema) -> pa.Schema:
     names = output.names
     if not names or len({name.casefold() for name in names}) < len(names):
         raise SinkRejected(
-            f"the output has the columns {names}, and a Delta table takes each name once, whatever its case: name them in the"
-            " transform"
+            f"the output has the columns {names}, but a Delta table needs columns, and takes each name once, whatever its case:"
+            " name them in the transform"
         )
     return pa.schema([pa.field(each.name, type_of(each.type, each.name)) for each in output])
 
 
 def check_output(output: pa.Schema, key: Sequence[str]) -> None:
-    """Whether some Delta table takes such output. Raises SinkRejected."""
+    """Check that some Delta table can take such output. Raises SinkRejected."""
     columns_of(output)
     check_key(output, key)
 
@@ -86,14 +86,14 @@ def added(table: pa.Schema, output: pa.Schema) -> list[pa.Field]:
             _check_fits(column, table.field(column.name))
         elif (other := cases.get(column.name.casefold())) is not None:
             raise SinkRejected(
-                f"the output's column '{column.name}' is '{other}' in the table, and names of Delta differ by more than their"
-                " case: rename it in the transform"
+                f"the output's column '{column.name}' is '{other}' in the table, and Delta ignores the case of names: rename"
+                " it in the transform"
             )
         else:
             if pa.types.is_timestamp(column.type) and column.type.tz is None:
                 raise SinkRejected(
-                    f"the output's column '{column.name}' is a time without a zone, which the table's protocol lacks: cast it to"
-                    " TIMESTAMP in the transform, or add the column by another program"
+                    f"the output's column '{column.name}' is a time without a zone, and the sink adds no such column: cast it to"
+                    " TIMESTAMP in the transform, or add the column with another program"
                 )
             new.append(column)
     for field in table:
@@ -167,8 +167,8 @@ def check_key(columns: pa.Schema, key: Sequence[str]) -> None:
             )
         if pa.types.is_floating(kind):
             raise SinkRejected(
-                f"the output's column '{name}' is {kind}, which cannot be one of `key_columns`, because 0.0 and -0.0 would be one"
-                " key and two: cast it to DECIMAL, BIGINT or STRING in the transform"
+                f"the output's column '{name}' is {kind}, which cannot be one of `key_columns`, because 0.0 and -0.0 would count"
+                " as one key or as two: cast it to DECIMAL, BIGINT or STRING in the transform"
             )
 
 

@@ -53,7 +53,7 @@ class PartitionFiles:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """partitions: by pipeline and name."""
+    """partitions: in the order of pipeline and name."""
 
     place: Storage
     partitions: tuple[PartitionFiles, ...]
