@@ -222,7 +222,7 @@ async def test_a_lost_answer_is_ambiguous_and_the_position_tells(bank: Bank, pos
         line.lose_replies()
 
     at_the_end(postgres_network, lose)
-    with pytest.raises(Ambiguous, match="connection lost before the answer"):
+    with pytest.raises(Ambiguous, match="connection was lost before the answer"):
         await write(writer)
     again = await sink.open(claim(2))
     assert (again.position, bank.counted()) == ("2", 2)

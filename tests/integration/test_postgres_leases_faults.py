@@ -86,7 +86,7 @@ async def test_a_write_without_an_answer_is_in_doubt_and_is_not_sent_again(
 ) -> None:
     etag = await store.create(ID, '{"tick":1}')
     writes = Writes(postgres_network, what)
-    with pytest.raises(StoreAmbiguous, match=r"replacing 'orders/leases/0' (was sent and|got no answer)"):
+    with pytest.raises(StoreAmbiguous, match=r"replacing 'orders/leases/0' (was sent, and|got no answer)"):
         await store.replace(ID, '{"tick":2}', etag)
     assert writes.count == 1
     assert ((await other.read(ID)).etag != etag) == (what == "lose the answer")

@@ -54,7 +54,7 @@ def failed(error: Error, address: str, doing: str, *, is_lost: bool, is_write: b
         remedy = _REMEDIES.get(error.sqlstate or "")
         return StoreUnavailable(f"{prefix} failed: {words_of(error)}{f': {remedy}' if remedy else ''}")
     if is_write:
-        return StoreAmbiguous(f"{prefix} was sent and the connection lost before the answer: {words_of(error)}")
+        return StoreAmbiguous(f"{prefix} was sent, and the connection was lost before the answer: {words_of(error)}")
     return StoreUnavailable(f"{prefix} failed, the connection was lost: {words_of(error)}")
 
 
@@ -74,7 +74,7 @@ def not_connected(error: Error, address: str, setting: str = DSN) -> StoreUnavai
             f"PostgreSQL {address} refused the connection: {words}: correct `{setting}`, or the server's settings"
         )
     if cause == "host":
-        return StoreUnavailable(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `{setting}`")
+        return StoreUnavailable(f"PostgreSQL {address} cannot be reached: {words}: check the host in `{setting}`")
     return StoreUnavailable(f"PostgreSQL {address} cannot be reached: {words}: look at `{setting}`, and at the server")
 
 

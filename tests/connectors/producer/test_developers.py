@@ -49,7 +49,7 @@ async def test_only_idempotent_publishing_is_supported_where_it_is_enabled(place
 
 
 async def test_what_is_asked_for_in_partitions_goes_with_idempotence_alone(place: Place) -> None:
-    with pytest.raises(ValueError, match="require idempotent publishing"):
+    with pytest.raises(ValueError, match="require idempotent=True"):
         IdempotentProducer(place.broker(), idempotent=False, partitions={"0": AttachRequest()})
 
 
