@@ -22,6 +22,8 @@ import importlib.util
 import io
 import os
 import re
+import resource
+import signal
 import subprocess
 import symtable
 import sys
@@ -37,7 +39,9 @@ import click
 import pytest
 
 SEEDS_MAX = 400
-TIMEOUT_S = 900
+CPU_MAX_S = 900
+"""CPU time for a mutant, so that a busy machine lets none escape."""
+HANGS_S = 4 * CPU_MAX_S
 PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "--tb=short")
 BROKEN = re.compile(r"\b(?:Name|UnboundLocal|Attribute|Import|ModuleNotFound|Type)Error: .*")
 
@@ -1528,6 +1532,7 @@ def is_sound(mutant: Mutant) -> bool:
 
 def hunted(name: str, seeds_max: int, shows: bool) -> int:
     """In this process: plant it, and run its test, or seeds until one is caught. Prints the number of seeds; 0 where none was."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_MAX_S, CPU_MAX_S + 5))
     planted = next(mutant for mutant in MUTANTS if mutant.name == name)
     sys.meta_path.insert(0, _Planted(planted))
     if planted.test:
@@ -1625,11 +1630,13 @@ def _hunt(planted: Mutant, seeds_max: int, only: str) -> tuple[int, str]:
             [*command, *(["--only", only] if only else [])],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=HANGS_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 0, f"not caught within {TIMEOUT_S} s"
+        return 0, f"not caught within {HANGS_S} s"
+    if run.returncode == -signal.SIGXCPU:
+        return 0, f"not caught within {CPU_MAX_S} s of CPU time"
     seeds, _, how = run.stdout.partition(" ")
     if not seeds.isdigit():
         return 0, f"could not be run: {run.stderr.strip().splitlines()[-1:]}"
