@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 
 from leasehold.common.cancellation import is_cancelled
@@ -46,9 +45,8 @@ class GroupReader:
         self._hosts_read_at = 0.0
         self._broken = 0
         """How many rounds in a row have failed without a pause that the container demanded."""
-        self._refused = 0
-        """How many listings in a row the container has refused with such a pause."""
         self._list_at = -inf
+        """When to repeat a listing that the container has refused with such a pause."""
 
     def note_failure(self, error: BaseException) -> None:
         """A round has failed, and the next one must read."""
@@ -86,8 +84,6 @@ class GroupReader:
             if since is None and self.scan is not None and self.scan.token is not None and retry_after_s(error):
                 self._postpone_listing(self.scan)
             raise
-        if scan.listed_at > (-inf if since is None else since.listed_at):
-            self._refused, self._list_at = 0, -inf
         self._tenants = scan.tenants
         host_scan = await self._scan_hosts()
         self.scan, self.host_scan, self._signature = scan, host_scan, signature
@@ -95,13 +91,11 @@ class GroupReader:
         return scan, host_scan
 
     def _postpone_listing(self, scan: Scan) -> None:
-        """Read only what changed for a while, longer each time, up to the interval of calm listings.
+        """Read only what changed, for a little longer than between two listings in calm times.
 
         A refused listing may cost as much as what keeps the container throttled, and a reading of changes costs little.
         """
-        self._refused += 1
-        backoff = replace(self._timing.backoff, max_s=self._listed_after_s(scan))
-        self._list_at = self._clock.monotonic() + backoff.pause_s(self._refused, self._rng.random())
+        self._list_at = self._clock.monotonic() + self._listed_after_s(scan) * (1 + 0.5 * self._rng.random())
 
     async def _scan_hosts(self) -> HostScan:
         began = self._clock.monotonic()
@@ -128,7 +122,7 @@ class GroupReader:
         return self._clock.monotonic() >= self._listing_due_at(scan)
 
     def _listing_due_at(self, scan: Scan) -> float:
-        return max(scan.listed_at + self._listed_after_s(scan), self._list_at)
+        return max(scan.listed_at + self._listed_after_s(scan), self._list_at, self._keeper.outcomes.quiet_until)
 
     def _may_count(self, scan: Scan) -> bool:
         """Whether a count may replace a listing. Few leases are listed: that is one request, and a count takes another to read

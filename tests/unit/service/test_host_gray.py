@@ -423,6 +423,25 @@ async def test_one_write_that_the_store_refuses_with_a_long_pause_evicts_nobody(
     assert not [entry for host in group.hosts for entry in host.said("fitness changed")]
 
 
+@pytest.mark.virtual
+async def test_a_host_all_whose_lease_writes_are_throttled_gives_a_partition_away_though_it_never_gets_to_a_probe() -> None:
+    group = await settled("abcdefghi")
+    owner = group.owners["a"]
+    busy = [name for name, each in group.owners.items() if each == owner][:2]
+
+    def judge(request: Request) -> Fate:
+        is_its_write = request.host == owner and cannot_write_leases(request)
+        return Fate(ends="refused", retry_after_s=40.0) if is_its_write else Fate()
+
+    group.weather.judge = judge
+    for _ in range(6):
+        for partition in busy:
+            group.append(partition, 1)
+            await asyncio.sleep(5)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    assert owner not in {group.owners[partition] for partition in busy}
+
+
 # Handlers: a failure ends the worker, which releases the lease, and no probe shows what they will do
 
 
