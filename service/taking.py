@@ -105,8 +105,6 @@ class Taker:
     async def _take(self, key: LeaseKey, scan: Scan, changes: RoundOutcome) -> OwnedLease | None:
         if self._is_over(changes) or key in self._workers or self._failures.holds_off(key):
             return None
-        if self._fitness.gives_up(key.pipeline):
-            return None  # it has renounced since the plan was made
         before, began = scan.seen[key].lease, self._clock.monotonic()
         try:
             owned = await self._keeper.take(scan.seen[key], self._pipelines[key.pipeline].claimed)

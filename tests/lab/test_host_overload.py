@@ -90,14 +90,25 @@ async def test_while_the_container_refuses_listings_they_come_no_more_than_twice
 
 
 @pytest.mark.virtual
-async def test_while_listings_are_refused_leases_of_a_dead_host_are_taken_and_listings_come_ever_less_often() -> None:
+async def test_while_listings_are_refused_leases_of_a_dead_host_are_taken_and_listings_stay_rare() -> None:
     group = await settled(hosts=4)
     began = now()
     group.weather.judge = lambda request: Fate(ends="refused", retry_after_s=1.0) if lists_leases(request) else Fate()
     await asyncio.sleep(10 * MINUTE)
-    assert rate(group, lists_leases, began + 5 * MINUTE, now()) <= 4 / (Timing().audit_s / 2)
+    assert rate(group, lists_leases, began, now()) <= 4 / Timing().audit_s
     await group.hosts[0].kill()
     await until(group.is_balanced, within_s=10 + 5)
+
+
+@pytest.mark.virtual
+async def test_while_all_readings_are_throttled_hosts_try_a_reading_of_changes_and_rarely_a_listing() -> None:
+    group = await settled(hosts=4)
+    began = now()
+    group.weather.judge = lambda request: Fate(ends="refused", retry_after_s=1.0) if reads_leases(request) else Fate()
+    await asyncio.sleep(10 * MINUTE)
+    listed = rate(group, lists_leases, began, now())
+    assert 0 < listed <= 4 / Timing().audit_s
+    assert rate(group, reads_leases, began, now()) > 3 * listed
 
 
 class Refusing(Container):

@@ -424,7 +424,9 @@ async def test_one_write_that_the_store_refuses_with_a_long_pause_evicts_nobody(
 
 
 @pytest.mark.virtual
-async def test_a_host_all_whose_lease_writes_are_throttled_gives_a_partition_away_though_it_never_gets_to_a_probe() -> None:
+async def test_a_host_all_whose_lease_writes_are_throttled_gives_a_partition_away_though_it_never_gets_to_a_probe() -> (
+    None
+):
     group = await settled("abcdefghi")
     owner = group.owners["a"]
     busy = [name for name, each in group.owners.items() if each == owner][:2]
