@@ -157,7 +157,7 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
     placed = replace(lease, continuation=one.position, parents=tuple(family))
     return (
         placed,
-        f"the leases of what it came from were deleted: it continues at the sink's position for that ({one.position})",
+        f"the leases of its ancestors were deleted: it continues at the sink's position for one of them ({one.position})",
     )
 
 

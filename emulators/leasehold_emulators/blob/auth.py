@@ -44,7 +44,7 @@ PERMISSIONS = {
 
 
 def check(call: Call, key: str, token: str, now: datetime, *, exists: Callable[[], bool]) -> None:
-    """exists: whether there is the blob. Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
+    """exists: whether the blob exists. Raises Refused: 401 without a signature, 403 with a wrong or expired one."""
     header = call.headers.get("authorization", "")
     if header.startswith("SharedKey "):
         _check_key(call, header, key, now)
