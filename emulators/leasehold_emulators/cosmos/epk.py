@@ -7,19 +7,12 @@ import re
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 BITS = 126  # the top two of 128 are always zero, so that nothing reaches the upper bound FF
 BOTTOM, TOP = "", "FF"
 MASK = (1 << 64) - 1
 C1, C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
-
-
-class Undefined:
-    """The value of a path that a document does not have; {} on the wire."""
-
-
-UNDEFINED: Final = Undefined()
 
 
 def key_of(document: dict[str, Any], paths: Sequence[str]) -> list[Any]:

@@ -138,18 +138,18 @@ class LogLink:
         self.numbers = ProducerPosition(group=line.group, level=line.level, number=line.number) if line else None
         self._threads = threads
         self._log = log
-        self._producer_of = line
+        self._producer = line
 
     async def send(
         self, payloads: Sequence[Any], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         def send() -> None:
             table = _table(payloads, key)
-            if self._producer_of is None or after is None:
+            if self._producer is None or after is None:
                 sending()
                 self._log.append(table)
             else:
-                self._log.publish(self._producer_of, number_after(after.number), encoded(table), None, sending)
+                self._log.publish(self._producer, number_after(after.number), encoded(table), None, sending)
 
         await run_on_thread(self._threads, send)
 

@@ -23,7 +23,7 @@ import pytest
 import trustme
 from aiohttp import web
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.storage.blob import (
     BlobServiceClient,
     ContainerClient,
@@ -325,15 +325,28 @@ async def test_an_identity_s_token_is_renewed_while_a_host_runs(
     assert await asyncio.to_thread(lake.numbers) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_host_without_an_identity_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (
+            ClientAuthenticationError("no credential found"),
+            FilesRefused,
+            r"no Azure credentials found.*run `az login`, or set `key`",
+        ),
+        (ServiceRequestError("no route"), FilesUnavailable, r"the identity has no token yet \(no route\)"),
+    ],
+)
+async def test_without_a_token_nothing_is_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], text: str
+) -> None:
     class LoggedOut(Identity):
         def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-            raise ClientAuthenticationError("no credential found")
+            raise error
 
     monkeypatch.setattr(blobs, "blocking_credential_of", lambda client_id: LoggedOut())
     account = storage_account_of(account_url="https://bank.blob.core.windows.net", identity="client")
     location = lake.location(account, token=lake.place(account).token)
-    with pytest.raises(FilesRefused, match=r"no Azure credentials found.*run `az login`, or set `key`"):
+    with pytest.raises(kind, match=text):
         await asyncio.to_thread(Table(location).refresh)
 
 

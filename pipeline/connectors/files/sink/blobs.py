@@ -93,8 +93,12 @@ class BlobContainer:
                     self._token = self._credential.get_token(_SCOPE)
                 return str(self._token.token)
         except AzureError as error:
-            kind = FilesRefused if isinstance(error, ClientAuthenticationError) else FilesUnavailable
-            raise kind(f"blob container '{self._container}': {_without_credentials(error)}") from error
+            container = f"blob container '{self._container}'"
+            if isinstance(error, ClientAuthenticationError):
+                raise FilesRefused(f"{container}: {_without_credentials(error)}") from error
+            raise FilesUnavailable(
+                f"{container}: the identity has no token yet ({first_line(error)}): is its service within reach?"
+            ) from error
 
     def put(self, name: str, content: bytes) -> bool:
         try:
@@ -203,7 +207,7 @@ def _look(to: ContainerClient) -> None:
     next(iter(to.list_blob_names(results_per_page=1)), None)
 
 
-def _without_credentials(error: Exception) -> str:
+def _without_credentials(error: ClientAuthenticationError) -> str:
     return f"no Azure credentials found ({first_line(error)}): run `az login`, or set `key`"
 
 
