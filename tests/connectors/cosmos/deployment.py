@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,10 @@ class Deployment:
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.output
 
-    async def processed(self) -> Counter[str]:
+    async def processed(self, *, stopped: Collection[str] = ()) -> Counter[str]:
         """A host of ours, until nothing is left to do: the ids of the documents that came out, and how often.
+
+        stopped: the partitions that wait for a person.
 
         What the host said, and what was read how often, goes to standard output, which pytest shows with a test that fails.
         """
@@ -106,7 +109,8 @@ class Deployment:
         await processor.start()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                assert not (await processor.idle()).failed
+                backlog = await processor.idle()
+            assert {partition for _, partition in backlog.failed} == {*stopped}
         finally:
             await processor.stop()
             sys.stdout.write(f"read: {self.bank.cosmos.control.delivered(Bank.name)}\n")

@@ -162,9 +162,9 @@ async def test_documents_that_are_no_leases_are_named_and_stop_no_other(
     await put(documents, written_by_dotnet("0"), *bad)
     scan = await scan_of(keeper_of(store))
     assert [lease.partition for lease in scan.leases] == ["0"]
-    assert len(scan.invalid) == len(bad)
+    assert len(scan.unreadable) == len(bad)
     for document in bad:
-        assert any(document["id"] in str(error) or "larger than" in str(error) for error in scan.invalid)
+        assert any(document["id"] in str(error) or "larger than" in str(error) for error in scan.unreadable.values())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_a_lease_made_anew_over_a_spoilt_document_keeps_its_range_and_what
     etag = (await store.read(lease_id("orders", "0"))).etag
     await store.replace(lease_id("orders", "0"), encode_lease(anew), etag)
     scan = await scan_of(keeper_of(store))
-    assert scan.invalid == ()
+    assert not scan.unreadable
     [lease] = scan.leases
     assert replace(lease, unknown={}) == replace(anew, scope="-7F")
     document = await found(documents, f"{PREFIX}..0")
@@ -208,7 +208,8 @@ async def test_two_documents_of_one_id_are_left_to_people(documents: ContainerPr
     await put(documents, written_by_dotnet("0"), written_by_dotnet("0"), written_by_dotnet("1"))
     scan = await scan_of(keeper_of(store))
     assert [lease.partition for lease in scan.leases] == ["1"]
-    assert "8a0c8bb3-0" in str(scan.invalid[0])
+    [error] = scan.unreadable.values()
+    assert "8a0c8bb3-0" in str(error)
     assert not await keeper_of(store).create(scan.seen["orders", "1"].lease)
 
 

@@ -83,7 +83,7 @@ async def test_in_the_group_of_the_host_executors_are_refused(eventhubs: EventHu
 
 async def test_a_cut_connection_costs_no_event(eventhubs: EventHubs) -> None:
     eventhubs.control.fill(HUB, "0", 5_000)
-    async with feed(eventhubs, **OPTIONS | {"prefetch": 600}) as made:
+    async with feed(eventhubs, **OPTIONS | {"limits": replace(OPTIONS["limits"], prefetch=600)}) as made:
         [planned] = await made.plan_ranges("0", None, 5_000, 5_000)
         tables = reader(made).read_range("0", planned)
         read = [await asyncio.to_thread(next, tables)]
