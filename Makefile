@@ -135,8 +135,9 @@ lint: setup  # ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  # mypy --strict, the simulation, the scenarios, the servers and the plugins included
+types: setup  # mypy --strict, the simulation, the scenarios, the servers and the plugins included; for other tests, names alone
 	.venv/bin/mypy
+	.venv/bin/python tests/names.py
 
 arrows: setup  # import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache

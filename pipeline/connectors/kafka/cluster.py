@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package does not mark its exports
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,

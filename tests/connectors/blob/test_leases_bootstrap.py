@@ -13,9 +13,10 @@ from lab.servers.blob_wire import Wire, between
 
 from leasehold.common.azure import storage_account_of
 from leasehold.common.clock import BootClock
-from leasehold.leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
+from leasehold.leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
 from leasehold.leases.keeper import Keeper
+from leasehold.leases.lineage import Partition
 from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from leasehold.leases.timing import Timing
 

@@ -98,7 +98,7 @@ async def receiver(
 ) -> AsyncIterator[Receiver]:
     """position: of the selector, without its prefix."""
     url = f"amqps://{eventhubs.host}:{eventhubs.port}/{hub}/ConsumerGroups/{group}/Partitions/{partition}"
-    source = Source(address=url, filters={})
+    source = Source(address=url, filters={})  # type: ignore[call-arg]  # its defaults are hidden from Mypy
     source.filters[ApacheFilters.selector_filter] = (
         ApacheFilters.selector_filter,
         f"amqp.annotation.x-opt-{position}",

@@ -28,4 +28,5 @@ async def write(servers: str, topic: str, partition: str, epoch: int, end: int) 
 
 
 if __name__ == "__main__":
-    asyncio.run(write(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])))
+    servers, topic, partition, epoch, end = sys.argv[1:]
+    asyncio.run(write(servers, topic, partition, int(epoch), int(end)))

@@ -23,9 +23,9 @@ from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.copy import load
 from leasehold.pipeline.connectors.postgres.sql import (
+    BATCH,
     BEGIN,
     COMMIT,
-    STAGED,
     Column,
     filled,
     loaded,
@@ -96,15 +96,15 @@ class MergingWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         batch = await asyncio.to_thread(load, output.table)
         if batch.columns != self._columns:
-            await self._connection.execute(staged(batch.columns))
+            await self._connection.execute(staged(BATCH, batch.columns))
             self._columns = batch.columns
         if batch.few is not None:
             permit.check()
-            await self._connection.execute(one_message(BEGIN, filled(batch.columns, batch.few), self._decide))
+            await self._connection.execute(one_message(BEGIN, filled(BATCH, batch.columns, batch.few), self._decide))
             self.position = output.to
             return
         await self._connection.execute("BEGIN")
-        async with self._connection.cursor().copy(loaded(batch.columns, STAGED)) as copy:
+        async with self._connection.cursor().copy(loaded(batch.columns, BATCH)) as copy:
             await copy.write(batch.csv)
         permit.check()
         await self._connection.execute(self._decide)

@@ -24,7 +24,7 @@ from workload import BATCH_EVENTS, MERGE, SETUP
 
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.connectors.postgres.copy import load
-from leasehold.pipeline.connectors.postgres.sql import STAGED, loaded, staged
+from leasehold.pipeline.connectors.postgres.sql import BATCH, loaded, staged
 
 POLL_S = 0.01
 BATCH_BYTES = 32 << 20
@@ -60,9 +60,9 @@ class Balances:
         rows = load(sums)
         with self._connection.transaction(), self._connection.cursor() as cursor:
             if not self._is_staged:
-                cursor.execute(staged(rows.columns))
+                cursor.execute(staged(BATCH, rows.columns))
                 self._is_staged = True
-            with cursor.copy(loaded(rows.columns, STAGED)) as copy:
+            with cursor.copy(loaded(rows.columns, BATCH)) as copy:
                 copy.write(rows.csv)
             cursor.execute(MERGE)
 

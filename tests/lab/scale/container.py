@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
@@ -89,7 +89,7 @@ class Room:
         self.bytes -= len(self.documents.pop(id).body)
         self._names = self._listed = None
 
-    def list(self, since: float) -> list[Stored]:
+    def listed(self, since: float) -> list[Stored]:
         """All of them, in the order of their ids, as they were at some time since then."""
         now = asyncio.get_running_loop().time()
         is_old = self._listed_at < max(since, now - SNAPSHOT_S) and self._changed_at >= self._listed_at
@@ -175,7 +175,7 @@ class MeteredContainer(LeaseStore):
 
     def _listed(self, prefix: str, since: float) -> list[Stored]:
         rooms = self._under(prefix)
-        found = rooms[0].list(since) if len(rooms) == 1 else [each for room in rooms for each in room.list(since)]
+        found = rooms[0].listed(since) if len(rooms) == 1 else [each for room in rooms for each in room.listed(since)]
         self.cost += Cost(
             requests=self._pages(rooms, COSMOS_PAGE, COSMOS_PAGE_BYTES),
             blob_requests=self._pages(rooms, BLOB_PAGE),
@@ -204,7 +204,7 @@ class MeteredContainer(LeaseStore):
         self.cost += Cost(requests=1)
         return sum(len(room.documents) for room in self._under(prefix))
 
-    def _under(self, prefix: str) -> list[Room]:
+    def _under(self, prefix: str) -> Sequence[Room]:
         """Prefixes are those of whole folders."""
         return [self._rooms[name] for name in sorted(self._rooms) if name.startswith(prefix)]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from leasehold.leases import balance, host_watch, tenure
+from leasehold.leases import balance, host_record, host_watch, tenure
 from leasehold.leases import keeper as keepers
 from leasehold.leases.balance import Distribution, Kept, Peer, Steps
 from leasehold.leases.bootstrap import Bootstrap, RoundFindings
@@ -57,8 +57,10 @@ class Sharing:
         """The place of a lease in every scan."""
         self._distributions: deque[tuple[Any, tuple[Any, ...], Distribution]] = deque(maxlen=DISTRIBUTIONS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
-        pure = host_watch.decode_host
-        host_watch.decode_host = lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure))
+        pure = host_record.decode_host
+        host_watch.decode_host = lru_cache(maxsize=8192)(  # type: ignore[attr-defined]
+            getattr(pure, "__wrapped__", pure)
+        )
 
         balance.distribution_of = self._distribution_of if is_on else DISTRIBUTION_OF
         share = self.audit

@@ -82,7 +82,7 @@ class Found:
     counted: file -> how many of the last log's events PostgreSQL has behind it. commits: Unix time and events of each.
     """
 
-    logs: Mapping[str, Mapping[str, Sequence[int]]]
+    logs: Mapping[str, Mapping[str, list[int]]]
     rows: Mapping[str, tuple[Decimal, int]]
     counted: Mapping[str, int]
     commits: Sequence[tuple[float, int]]
