@@ -18,6 +18,9 @@ LeasesError
 
 from __future__ import annotations
 
+RETRY_AFTER_S_MAX = 40.0
+"""The longest pause that a store can demand: an answer that is wrong must not silence a host for an hour."""
+
 
 class LeasesError(Exception):
     """Base of all errors of this package."""
@@ -36,11 +39,14 @@ class StoreMissing(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The call was certainly not carried out. It may be retried, after `retry_after_s` if the container specified it."""
+    """The call was certainly not carried out. It may be retried, after `retry_after_s` if the container specified it.
+
+    More than RETRY_AFTER_S_MAX is cut.
+    """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = None if retry_after_s is None else min(retry_after_s, RETRY_AFTER_S_MAX)
 
 
 class StoreAmbiguous(StoreError):

@@ -35,8 +35,6 @@ _DOING: Mapping[Operation, str] = {
     "delete": "deleting",
     "notify": "notifying hosts by",
 }
-QUIET_S_MAX = 40.0
-"""The longest pause that a store can demand of probes: a wrong header must not silence a host."""
 INTERFACE = 1
 """Version of the interface of stores: raised if classes for the version before would no longer work (docs/plugins.md)."""
 
@@ -236,8 +234,7 @@ class OutcomesStore(StoreAround):
     def _note(self, operation: Operation, began: float, error: StoreError | None = None) -> None:
         is_write = operation in ("create", "replace", "delete")
         if is_write or operation == "read":
-            pause_s = 0.0 if error is None else min(retry_after_s(error), QUIET_S_MAX)
-            self.quiet_until = self._clock.monotonic() + pause_s
+            self.quiet_until = self._clock.monotonic() + (0.0 if error is None else retry_after_s(error))
         kind = self.writes if is_write else self.reads if operation in ("list", "changes") else None
         if kind is not None:
             kind.note(failed=error is not None, at=began)

@@ -293,7 +293,7 @@ def storage_retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def cosmos_retry_after_s(headers: Mapping[str, str]) -> float | None:
     try:
-        return max(0.0, float(headers["x-ms-retry-after-ms"]) / 1000)
+        return min(max(0.0, float(headers["x-ms-retry-after-ms"]) / 1000), RETRY_AFTER_MAX_S)
     except (KeyError, ValueError):
         return None
 

@@ -279,14 +279,12 @@ def _later_fail(answer: asyncio.Future[T], error: Exception, back_s: float) -> N
         _fail(answer, error)
 
 
-def _refusal(refused: type[Exception], fate: Fate) -> Exception:
+def _refusal(refused: Callable[..., Exception], fate: Fate) -> Exception:
     if fate.ends == "rejected":
         return SinkRejected("not from this host")
     if fate.retry_after_s is None:
         return refused("out of reach")
-    error = refused(f"throttled, try again after {fate.retry_after_s:.2f} s")
-    error.retry_after_s = fate.retry_after_s  # type: ignore[attr-defined]  # those of stores, feeds and sinks have it
-    return error
+    return refused(f"throttled, try again after {fate.retry_after_s:.2f} s", retry_after_s=fate.retry_after_s)
 
 
 def _fail(answer: asyncio.Future[T], error: Exception) -> None:

@@ -424,6 +424,25 @@ async def test_one_write_that_the_store_refuses_with_a_long_pause_evicts_nobody(
 
 
 @pytest.mark.virtual
+async def test_an_answer_that_demands_an_hour_costs_a_minute() -> None:
+    group = await settled()
+    refused = set[tuple[str, str]]()
+
+    def judge(request: Request) -> Fate:
+        once = (request.host, request.operation)
+        if request.where != "store" or once in refused or request.operation not in ("replace", "list", "changes"):
+            return Fate()
+        refused.add(once)
+        return Fate(ends="refused", retry_after_s=3600.0)
+
+    await group.hosts[0].kill()
+    group.weather.judge = judge
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    assert refused
+
+
+@pytest.mark.virtual
 async def test_a_host_all_whose_lease_writes_are_throttled_gives_a_partition_away_though_it_never_gets_to_a_probe() -> (
     None
 ):
