@@ -39,10 +39,10 @@ def _hidden(headers: Mapping[str, str], is_own: Callable[[str], bool]) -> dict[s
     try:
         hidden = parsed_json(headers.get(EVENT, ""), LEVELS_MAX)
         rest = hidden.get("properties")
-        texts = [hidden.get("key"), hidden.get("operation"), *([] if rest is None else rest.values())]
-    except (ValueError, AttributeError):
-        return None
-    if not all(text is None or isinstance(text, str) for text in texts):
+        for text in (hidden.get("key"), hidden.get("operation"), *([] if rest is None else (*rest, *rest.values()))):
+            if text is not None:
+                text.encode()
+    except (ValueError, AttributeError):  # not JSON of that shape, or texts with lone surrogates
         return None
     plain = _plain({name: value for name, value in headers.items() if name != EVENT}, is_own)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -45,10 +45,17 @@ async def reading_with(
     """Make all calls of a reader on a thread of that name, which ends soon after the context."""
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix=name)
     try:
-        reader = await loop.run_in_executor(thread, make)
+        made = thread.submit(make)
         try:
+            reader = await asyncio.wrap_future(made)
             yield lambda: loop.run_in_executor(thread, read, reader)
         finally:
-            thread.submit(reader.close)
+            thread.submit(_close_made, made)
     finally:
         thread.shutdown(wait=False)
+
+
+def _close_made(made: Future[C]) -> None:
+    """Close the reader, even if its caller has left."""
+    if not made.cancelled() and made.exception() is None:
+        made.result().close()

@@ -208,11 +208,15 @@ def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
         found = parsed_json(answer.data, JSON_LEVELS_MAX)
     except ValueError as error:
         raise Unanswered(f"{what}: the answer is not JSON") from error
-    if (refusal := found.get("error")) is not None:
-        raise RefusedRequest(
-            what, int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description"))
-        )
-    return dict(found)
+    if not isinstance(found, dict):
+        raise Unanswered(f"{what}: the answer is not one of JetStream")
+    if (refusal := found.get("error")) is None:
+        return found
+    try:
+        code, number, text = int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unanswered(f"{what}: the answer's error is not one of JetStream") from error
+    raise RefusedRequest(what, code, number, text)
 
 
 def _text_of(error: BaseException) -> str:

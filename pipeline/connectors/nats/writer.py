@@ -109,7 +109,12 @@ class NatsWriter(HeldWriter[Outgoing]):
                 answer = await connection.request(last.subject, last.payload, last.headers, what=what)
             except NatsError as error:
                 raise as_sink_error(error) from error
-            self._sequence, self._held = int(answer["seq"]), held
+            sequence = answer.get("seq")
+            if answer.get("stream") != self._stream.name or not isinstance(sequence, int):
+                raise Ambiguous(
+                    f"{what}: stream '{self._stream.name}' has not answered: does something else subscribe?"
+                )
+            self._sequence, self._held = sequence, held
 
     def _position_of(self, held: Held) -> Outgoing:
         headers = {

@@ -126,7 +126,7 @@ class PulsarBroker:
 
     def find_first(self, topic: str, place: MessagePlace | None, time_ms: int | None = None) -> pulsar.Message | None:
         """The first event after a place, of this time or later; None at the end. Raises PlaceGone."""
-        reader = self.make_reader(topic, place)
+        reader = self.make_reader(topic, place, events_max=1)
         try:
             if time_ms is not None:
                 reader.seek(time_ms)

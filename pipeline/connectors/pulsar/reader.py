@@ -15,11 +15,13 @@ import pulsar
 from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, place_in
 from leasehold.pipeline.connectors.pulsar.message import table_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
-from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import Page
 
 WAIT_S = 0.25
 """The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
+AT_END_S = 5.0
+"""How long a reader that has seen the end may not have read, and still has missed nothing: retention is slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ class TopicReader:
 
     def _check_place(self, following: MessagePlace) -> None:
         """Raises PlaceGone if retention has overtaken this reader."""
-        if self._place is None or self._is_at_end or following.ledger == self._place.ledger:
+        is_at_end = self._is_at_end and time.monotonic() - self._heard_at < AT_END_S
+        if self._place is None or is_at_end or following.ledger == self._place.ledger:
             return
         onlooker = self._broker.make_reader(self._topic, self._place, events_max=1)
         try:
@@ -114,7 +117,18 @@ class TopicReader:
             raise PlaceGone(self._place, first)
 
     def _page(self, messages: list[pulsar.Message]) -> Page:
-        table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)
+        try:
+            table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)
+        except UnicodeDecodeError as error:
+            if len(messages) > 1:  # what precedes the event is read first
+                half = len(messages) // 2
+                self._held.extendleft(reversed(messages[half:]))
+                return self._page(messages[:half])
+            place = place_in(messages[0])
+            raise MalformedRecord(
+                f"topic '{self._topic}': the key or a property of the event at {place} is not UTF-8 text ({error.reason}):"
+                f" to continue without it, reset the lease to '{place}'"
+            ) from None
         places = [place_in(message) for message in messages]
         self._place, self._is_at_end = places[-1], False
         return Page(table, str(places[-1]), lambda n: str(places[n - 1]))

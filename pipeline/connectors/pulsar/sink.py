@@ -23,7 +23,7 @@ import pulsar
 from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess, PulsarBroker
 from leasehold.pipeline.connectors.pulsar.producer import Compression, ExclusiveProducer
-from leasehold.pipeline.connectors.pulsar.tail import SettledEntry, TailSearch, tail_of
+from leasehold.pipeline.connectors.pulsar.tail import BEGINNING, SettledEntry, TailSearch, tail_of
 from leasehold.pipeline.connectors.pulsar.writer import PulsarWriter, as_sink_error
 from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.crash_point import crash_point
@@ -113,8 +113,10 @@ class PulsarOutputSink(Sink):
             claim,
             newest(claim, None if marker is None else marker.to),
             target=target,
-            tail=before if found.end is None else SettledEntry(claim.generation, number, found.end, target),
-            number=number,
+            tail=SettledEntry(
+                claim.generation, number, found.end or (BEGINNING if before is None else before.place), target
+            ),
+            number=max(0, number),  # the client takes 0 for no number
             is_numbered=known >= 0,
             message_bytes_max=self._message_bytes_max,
         )

@@ -27,13 +27,14 @@ PAUSE_S = 0.05
 REPORT_EVENTS = 1000
 FRESH_S = 60.0
 """Brokers remember a producer for at least this long."""
-_STATE = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,9})", re.ASCII)
+_STATE = re.compile(r"(\d{1,18}):(-1|\d{1,18}):(\d{1,18}):(-1|\d{1,18}):(\d{1,9})", re.ASCII)
+BEGINNING = MessagePlace(0, -1)
 
 
 class SettledEntry(NamedTuple):
     """The last entry that was settled together with the lease's position. New markers follow it. It is the sink state.
 
-    target: the partition that takes the lease's output.
+    number: -1 if nothing of the lease was there when this generation began. target: the partition that takes the lease's output.
     """
 
     generation: int
@@ -80,9 +81,10 @@ class TailSearch:
         self._tail = tail
         self._other: str | None = None
         self._time_ms = 0
-        self._has_tail = tail is None
+        self._has_tail = tail is None or tail.number < 0
         self._report_progress = report_progress
-        self._reader = broker.make_reader(topic, None if tail is None else tail.place)
+        start = None if tail is None or tail.place == BEGINNING else tail.place
+        self._reader = broker.make_reader(topic, start)
 
     def close(self) -> None:
         self._reader.close()
@@ -101,7 +103,10 @@ class TailSearch:
         self.end = MessagePlace(place.ledger, place.entry)
         if self._tail is not None and place.ledger == self._tail.place.ledger:
             self._has_tail = True
-        properties = message.properties()
+        try:
+            properties = message.properties()
+        except UnicodeDecodeError:  # ours are ASCII
+            return
         if (marker := marker_in(properties)) is None:
             return
         if marker.lease != self._lease:
@@ -129,16 +134,21 @@ class TailSearch:
         """Read what was published before the claim made its producer. known: the last number that the broker knows, or -1.
 
         Returns the lease's last number. Raises Fenced, SinkRejected, SinkUnavailable, PulsarException.
+
+        The first claim after a reset begins where a person has said, whatever the topic has lost. Nothing of its generation was
+        published before, because its state is written into the lease first.
         """
+        is_reset = claim.generation > (0 if self._tail is None else self._tail.generation)
         deadline = time.monotonic() + self._patience_s
-        settled = -1 if self._tail is None else self._tail.number
+        settled = -1 if self._tail is None or is_reset else self._tail.number
         self.read()
         while known > max(self.number, settled) and self._has_tail and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
             self.read()
-        if known > max(self.number, settled) and self._has_tail and self._tail is not None:
-            raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
-        if known > max(self.number, settled) or not (self._has_tail or known == settled):
+        is_missing = known > max(self.number, settled)
+        if not is_reset and (is_missing or not (self._has_tail or known == settled)):
+            if is_missing and self._has_tail and settled >= 0:
+                raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
             raise _unknown(claim, self._where)
         self.admit(claim)
         if known < 0 <= self.number and time.time() - self._time_ms / 1000 < FRESH_S:

@@ -109,7 +109,13 @@ class PulsarWriter(SinkWriter):
         crash_point("entry stored")
         self._tail, self._number = SettledEntry(self._claim.generation, number, place, self._target), number
         if not self._is_numbered:
-            if self._producer.attach(fences=False) < number:
+            try:
+                remembered = self._producer.attach(fences=False)
+            except pulsar.PulsarException as error:
+                raise Ambiguous(
+                    f"{described(self._topic, error)}: a batch is stored, perhaps without its number"
+                ) from error
+            if remembered < number:
                 raise unnumbered(f"topic '{self._topic}'")
             self._is_numbered = True
 

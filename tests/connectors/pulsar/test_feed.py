@@ -17,7 +17,7 @@ from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed, between
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace, compared, place_of
 from leasehold.pipeline.connectors.pulsar.reader import TopicReader
-from leasehold.pipeline.errors import FeedNotFound
+from leasehold.pipeline.errors import FeedNotFound, MalformedRecord
 
 pytestmark = pytest.mark.xdist_group("pulsar")
 """One broker, instead of one for each process."""
@@ -78,6 +78,22 @@ async def test_others_properties_and_keys_are_there_and_markers_are_not(topics: 
         {"body": b"1", "key": "k", "properties": [("trace", "7")], "operation": None},
         {"body": None, "key": None, "properties": None, "operation": None},
     ]
+
+
+async def test_a_property_that_is_not_text_stops_the_partition_at_its_event(
+    topics: Topics, feed: PulsarChangeFeed
+) -> None:
+    topics.produce("0", [b"1"])
+    topics.produce("0", [b"2"], properties={"a": b"\xff"})
+    topics.produce("0", [b"3"])
+    reader = feed.open("0", None)
+    assert (await anext(reader)).events["body"].to_pylist() == [b"1"]
+    with pytest.raises(MalformedRecord, match=r"not UTF-8 text .*reset the lease to '\d+:\d+'$") as malformed:
+        await anext(reader)
+    place = str(malformed.value).rpartition(" to ")[2].strip("'")
+    after = feed.open("0", place)
+    assert (await anext(after)).events["body"].to_pylist() == [b"3"]
+    await after.aclose()
 
 
 async def test_a_position_whose_ledger_retention_has_taken_is_lost(passing: Topics) -> None:

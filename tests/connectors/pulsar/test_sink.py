@@ -169,7 +169,7 @@ async def test_a_batch_is_one_entry_and_its_first_event_alone_bears_the_marker(t
         "leasehold-to": "4",
         "leasehold-count": "1",
         "leasehold-index": "0",
-        "leasehold-number": "1",
+        "leasehold-number": "2",
     }
 
 
@@ -368,6 +368,11 @@ async def test_a_claim_whose_published_end_is_gone_is_refused_and_one_that_publi
     assert again.position == "3"
     await again.write(output(3, 4), PERMIT)
     assert numbers(brief) == [4]
+    brief.forget("0")
+    anew = await sink.open(claim(4, generation=1, state=early, continuation="4"))  # after a reset
+    assert anew.position == "4"
+    await anew.write(output(4, 5), PERMIT)
+    assert numbers(brief) == [5]
     brief.close()
 
 
@@ -378,6 +383,23 @@ async def test_a_topic_that_was_deleted_and_created_again_is_noticed(topics: Top
     topics.remake()
     with pytest.raises(SinkRejected, match="deleted, and created again"):
         await sink.open(claim(2, state=writer.state, continuation="2"))
+    anew = await opened(sink, claim(3, generation=1, state=writer.state, continuation="2"))  # after a reset
+    assert anew.position == "2"
+    heir = await opened(sink, claim(4, generation=1, state=anew.state, continuation="2"))
+    await heir.write(output(2, 3), PERMIT)
+    last = await opened(sink, claim(5, generation=1, state=anew.state, continuation="2"))
+    assert last.position == "3"
+    assert numbers(topics) == [3]
+
+
+async def test_the_first_claim_after_a_reset_still_waits_for_the_newest_generation(make: Make) -> None:
+    sink = make()
+    writer = await opened(sink, claim(1))
+    await writer.write(output(0, 2), PERMIT)
+    anew = await opened(sink, claim(2, generation=1, state=writer.state, continuation="1"))
+    await anew.write(output(1, 3), PERMIT)
+    with pytest.raises(SinkRejected, match="generation 1"):
+        await sink.open(claim(3, state=writer.state, continuation="2"))
 
 
 async def test_other_producers_are_kept_out_of_a_partition_that_a_lease_has(topics: Topics, make: Make) -> None:
