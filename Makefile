@@ -135,7 +135,7 @@ lint: setup  # ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  # mypy --strict, the simulation, the scenarios, the servers and the plugins included; for other tests, names alone
+types: setup  # mypy --strict, the simulation, the scenarios, the servers and the plugins included; in other tests, whether names exist
 	.venv/bin/mypy
 	.venv/bin/python tests/names.py
 

@@ -18,8 +18,8 @@ LeasesError
 
 from __future__ import annotations
 
-RETRY_AFTER_S_MAX = 40.0
-"""The longest pause that a store can demand: an answer that is wrong must not silence a host for an hour."""
+RETRY_AFTER_MAX_S = 40.0
+"""The longest pause that a store can demand: a wrong answer must not silence a host for an hour."""
 
 
 class LeasesError(Exception):
@@ -41,12 +41,12 @@ class StoreMissing(StoreError):
 class StoreUnavailable(StoreError):
     """The call was certainly not carried out. It may be retried, after `retry_after_s` if the container specified it.
 
-    More than RETRY_AFTER_S_MAX is cut.
+    More than RETRY_AFTER_MAX_S counts as RETRY_AFTER_MAX_S.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after_s = None if retry_after_s is None else min(retry_after_s, RETRY_AFTER_S_MAX)
+        self.retry_after_s = None if retry_after_s is None else min(retry_after_s, RETRY_AFTER_MAX_S)
 
 
 class StoreAmbiguous(StoreError):

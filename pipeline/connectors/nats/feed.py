@@ -117,9 +117,8 @@ class NatsChangeFeed(ChangeFeed):
             is_moved = place.wait(extent, await self._find_front(extent, place.clear))
             return Page(EVENT_SCHEMA.empty_table(), str(place.position)) if is_moved else None
         first, last = messages[0].sequence, messages[-1].sequence
-        if not place.is_next(first) or last - first >= len(
-            messages
-        ):  # retention may have been quicker, even within the page
+        # Retention may have been quicker than this page.
+        if not place.is_next(first) or last - first >= len(messages):
             extent = await self._find_extent()
             place.check(extent, await self._find_front(extent, place.clear))
         place.read(last)

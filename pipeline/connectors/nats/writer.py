@@ -111,9 +111,7 @@ class NatsWriter(HeldWriter[Outgoing]):
                 raise as_sink_error(error) from error
             sequence = answer.get("seq")
             if answer.get("stream") != self._stream.name or not isinstance(sequence, int):
-                raise Ambiguous(
-                    f"{what}: stream '{self._stream.name}' has not answered: does something else subscribe?"
-                )
+                raise Ambiguous(f"{what}: another client than stream '{self._stream.name}' has answered")
             self._sequence, self._held = sequence, held
 
     def _position_of(self, held: Held) -> Outgoing:

@@ -21,7 +21,7 @@ from leasehold.pipeline.event import Page
 WAIT_S = 0.25
 """The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
 AT_END_S = 5.0
-"""How long a reader that has seen the end may not have read, and still has missed nothing: retention is slower."""
+"""A reader that has seen the end has missed nothing if it last heard from its broker so recently. Retention takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ FRESH_S = 60.0
 """Brokers remember a producer for at least this long."""
 _STATE = re.compile(r"(\d{1,18}):(-1|\d{1,18}):(\d{1,18}):(-1|\d{1,18}):(\d{1,9})", re.ASCII)
 BEGINNING = MessagePlace(0, -1)
+"""The place of a settled entry if the topic was empty."""
 
 
 class SettledEntry(NamedTuple):
@@ -135,8 +136,8 @@ class TailSearch:
 
         Returns the lease's last number. Raises Fenced, SinkRejected, SinkUnavailable, PulsarException.
 
-        The first claim after a reset begins where a person has said, whatever the topic has lost. Nothing of its generation was
-        published before, because its state is written into the lease first.
+        The first claim of a generation trusts the position of the reset, whatever the topic has lost. It has published nothing:
+        the worker writes the state of a claim into the lease before anything is sent.
         """
         is_reset = claim.generation > (0 if self._tail is None else self._tail.generation)
         deadline = time.monotonic() + self._patience_s
@@ -145,10 +146,11 @@ class TailSearch:
         while known > max(self.number, settled) and self._has_tail and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
             self.read()
-        is_missing = known > max(self.number, settled)
-        if not is_reset and (is_missing or not (self._has_tail or known == settled)):
-            if is_missing and self._has_tail and settled >= 0:
-                raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
+        is_missing = not is_reset and known > max(self.number, settled)
+        is_cut = not is_reset and known != settled and not self._has_tail
+        if is_missing and self._has_tail and settled >= 0:
+            raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
+        if is_missing or is_cut:
             raise _unknown(claim, self._where)
         self.admit(claim)
         if known < 0 <= self.number and time.time() - self._time_ms / 1000 < FRESH_S:

@@ -113,7 +113,7 @@ class PulsarWriter(SinkWriter):
                 remembered = self._producer.attach(fences=False)
             except pulsar.PulsarException as error:
                 raise Ambiguous(
-                    f"{described(self._topic, error)}: a batch is stored, perhaps without its number"
+                    f"{described(self._topic, error)}: a batch is stored, but the broker may not remember its number"
                 ) from error
             if remembered < number:
                 raise unnumbered(f"topic '{self._topic}'")

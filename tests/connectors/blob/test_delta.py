@@ -333,7 +333,7 @@ async def test_an_identity_s_token_is_renewed_while_a_host_runs(
             FilesRefused,
             r"no Azure credentials found.*run `az login`, or set `key`",
         ),
-        (ServiceRequestError("no route"), FilesUnavailable, r"the identity has no token yet \(no route\)"),
+        (ServiceRequestError("no route"), FilesUnavailable, r"no token for the identity \(no route\): check"),
     ],
 )
 async def test_without_a_token_nothing_is_read(

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from connectors.nats.streams import Made
+from nats.aio.msg import Msg
 from patience import PATIENCE_S, until_async
 from plugins_nats import nats_machine
 
 from leasehold import FeedError, FeedUnavailable, Page, PositionLost
 from leasehold.pipeline.connectors.nats import consumer
-from leasehold.pipeline.connectors.nats.connection import NatsError
+from leasehold.pipeline.connectors.nats.connection import NatsError, Unanswered
+from leasehold.pipeline.connectors.nats.consumer import StreamConsumer, StreamMessage
 from leasehold.pipeline.connectors.nats.feed import NatsChangeFeed
 from leasehold.pipeline.errors import FeedNotFound
 
@@ -69,6 +71,40 @@ async def test_retention_that_overtakes_a_slow_reader_is_told(made: Made, feed: 
     await made.forget(11)
     with pytest.raises(PositionLost):
         await bodies(reader, 8)
+
+
+async def test_retention_that_overtakes_a_page_on_its_way_is_noticed(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, read = made.feed(page_events_max=8), StreamConsumer.read
+    await made.append("0", [b"1", b"2"])
+    reader = feed.open("0", None)
+    assert await bodies(reader, 2) == [b"1", b"2"]
+
+    async def read_around(self: StreamConsumer, events_max: int, bytes_max: int) -> list[StreamMessage]:
+        head = list[StreamMessage]()
+        while len(head) < 6:  # which the open pull wants
+            head += await read(self, 6 - len(head), bytes_max)
+        await made.forget(15)
+        return head + await read(self, events_max, bytes_max)
+
+    monkeypatch.setattr(StreamConsumer, "read", read_around)
+    await made.append("0", [b"%d" % number for number in range(3, 21)])
+    with pytest.raises(PositionLost, match="what is left begins at 15"):
+        await bodies(reader, 8)
+    await feed.close()
+
+
+@pytest.mark.parametrize("answer", [b"[]", b'{"error": 7}', b'{"error": {"code": "many"}}'])
+async def test_an_answer_that_is_not_jetstreams_counts_as_none(made: Made, answer: bytes) -> None:
+    client, subject = await made.connection.client(), f"foreign.{made.stream.name}"
+
+    async def respond(request: Msg) -> None:
+        await request.respond(answer)
+
+    await client.subscribe(subject, cb=respond)
+    with pytest.raises(Unanswered, match=r"^asking: the answer.* not one of JetStream"):
+        await made.connection.request(subject, b"", what="asking")
 
 
 @pytest.mark.usefixtures("impatient")

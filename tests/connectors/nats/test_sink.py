@@ -26,7 +26,7 @@ from leasehold import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.connectors.nats.connection import NatsAccess, RefusedRequest
+from leasehold.pipeline.connectors.nats.connection import NatsAccess, NatsConnection, RefusedRequest
 from leasehold.pipeline.connectors.nats.sink import NatsOutputSink
 from leasehold.pipeline.connectors.nats.stream import SWITCHES
 from leasehold.pipeline.connectors.nats.writer import BATCH_MAX, NatsWriter, Outgoing, batch_of
@@ -154,6 +154,23 @@ async def opened(sink: NatsOutputSink, claim: Claim) -> Any:
 
     await until_async(is_open)
     return found[0]
+
+
+@pytest.mark.parametrize("answer", [{}, {"seq": 1}, {"seq": 1, "stream": "another"}])
+async def test_an_answer_of_another_client_shows_nothing(
+    made: Made, sink: NatsOutputSink, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    writer, request = await sink.open(claim(1)), NatsConnection.request
+
+    async def outrun(self: NatsConnection, *arguments: Any, **more: Any) -> dict[str, Any]:
+        await request(self, *arguments, **more)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NatsConnection, "request", outrun)
+        with pytest.raises(Ambiguous, match="another client than stream"):
+            await writer.write(output(0, 2), Open())
+    assert (await sink.open(claim(2))).position == "2"
 
 
 async def test_a_server_that_dies_and_comes_back_has_what_it_had_acknowledged() -> None:

@@ -13,6 +13,7 @@ from plugins_node import free_port
 from plugins_pulsar import PulsarMachine, pulsar_machine
 
 from leasehold import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.connectors.pulsar import reader as reader_module
 from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed, between
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace, compared, place_of
@@ -112,10 +113,12 @@ async def test_a_position_whose_ledger_retention_has_taken_is_lost(passing: Topi
     await feed.close()
 
 
-async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(
-    passing: Topics, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_a_reader_at_the_end_is_lost_where_retention_passes_it_only_if_it_has_paused(
+    passing: Topics, monkeypatch: pytest.MonkeyPatch, pauses: bool
 ) -> None:
     feed, wait, looks = passing.feed(), TopicReader._await, []
+    monkeypatch.setattr(reader_module, "AT_END_S", 0.0 if pauses else PATIENCE_S)
 
     def noted(self: TopicReader) -> bool:
         has_come = wait(self)
@@ -133,7 +136,11 @@ async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(
     await until_async(has_looked, "the reader knows that it is at the end")
     passing.forget("0")
     passing.produce("0", [b"2"])
-    assert (await asyncio.wait_for(following, PATIENCE_S)).events["body"].to_pylist() == [b"2"]
+    if pauses:
+        with pytest.raises(PositionLost):
+            await asyncio.wait_for(following, PATIENCE_S)
+    else:
+        assert (await asyncio.wait_for(following, PATIENCE_S)).events["body"].to_pylist() == [b"2"]
     await reader.aclose()
     await feed.close()
 

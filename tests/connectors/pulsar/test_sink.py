@@ -392,7 +392,31 @@ async def test_a_topic_that_was_deleted_and_created_again_is_noticed(topics: Top
     assert numbers(topics) == [3]
 
 
-async def test_the_first_claim_after_a_reset_still_waits_for_the_newest_generation(make: Make) -> None:
+async def test_a_stored_batch_whose_number_cannot_be_looked_up_is_in_doubt(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make()
+    writer = await opened(sink, claim(1))
+
+    def fail(self: ExclusiveProducer, *, fences: bool) -> int:
+        raise pulsar.Timeout("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExclusiveProducer, "attach", fail)
+        with pytest.raises(Ambiguous, match="a batch is stored"):
+            await writer.write(output(0, 2), PERMIT)
+    assert (await sink.open(claim(2, state=writer.state))).position == "2"
+
+
+async def test_a_foreign_message_that_is_not_text_is_ignored(topics: Topics, make: Make) -> None:
+    topics.produce("0", [b"foreign"], properties={"a": b"\xff"})
+    sink = make()
+    writer = await opened(sink, claim(1))
+    await writer.write(output(0, 2), PERMIT)
+    assert (await sink.open(claim(2, state=writer.state))).position == "2"
+
+
+async def test_an_older_generation_is_refused_after_a_reset(make: Make) -> None:
     sink = make()
     writer = await opened(sink, claim(1))
     await writer.write(output(0, 2), PERMIT)

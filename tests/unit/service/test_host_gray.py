@@ -439,7 +439,7 @@ async def test_an_answer_that_demands_an_hour_costs_a_minute() -> None:
     group.weather.judge = judge
     pour(group)
     await until(group.is_delivered, within_s=ELSEWHERE_S)
-    assert refused
+    assert {("host-y", "replace"), ("host-z", "replace")} <= refused
 
 
 @pytest.mark.virtual

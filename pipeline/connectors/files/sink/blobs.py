@@ -97,7 +97,7 @@ class BlobContainer:
             if isinstance(error, ClientAuthenticationError):
                 raise FilesRefused(f"{container}: {_without_credentials(error)}") from error
             raise FilesUnavailable(
-                f"{container}: the identity has no token yet ({first_line(error)}): is its service within reach?"
+                f"{container}: no token for the identity ({first_line(error)}): check that its service can be reached"
             ) from error
 
     def put(self, name: str, content: bytes) -> bool:
