@@ -68,6 +68,7 @@ SETTINGS = {
     "functionsWorkerEnabled": "false",
     "systemTopicEnabled": "false",
     "topicLevelPoliciesEnabled": "false",
+    "nettyMaxFrameSizeBytes": "5253120",
     "numIOThreads": "2",
     "numHttpServerThreads": "4",
     "authenticationEnabled": "true",

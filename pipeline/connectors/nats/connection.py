@@ -108,6 +108,7 @@ class NatsConnection:
     ) -> dict[str, Any]:
         """JetStream's answer to a message."""
         client = await self.client()
+        self._trouble = ""  # an earlier refusal explains nothing that happens to this request
         try:
             own = None if headers is None else dict(headers)
             answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=own))
@@ -116,14 +117,13 @@ class NatsConnection:
                 f"{what}: nothing answers at {self.access.servers}: is JetStream enabled, and does a stream take '{subject}'?"
             ) from error
         except NoAnswer as error:
-            if subject.lower() in self._trouble:
+            if f'"{subject.lower()}"' in self._trouble:
                 raise Forbidden(f"{what}: {self._trouble}") from error
             raise Unanswered(f"{what}: no answer from {self.access.servers} in {self.timeout_s:g} s") from error
         except ConnectionClosedError as error:
             raise Unanswered(f"{what}: the connection to {self.access.servers} was closed") from error
         except Error as error:
             raise Unreachable(f"{what}: {_text_of(error)}") from error
-        self._trouble = ""
         return _answer_in(what, answer)
 
     async def send(

@@ -168,6 +168,13 @@ def place_in(message: pulsar.Message) -> MessagePlace:
     return MessagePlace(found.ledger_id(), found.entry_id(), found.batch_index())
 
 
+def is_in_chunks(message: pulsar.Message) -> bool:
+    """Whether its producer split it into several entries. Only the id of such a message also holds the first entry."""
+    found = message.message_id()
+    plain = pulsar.MessageId(found.partition(), found.ledger_id(), found.entry_id(), found.batch_index())
+    return found.batch_index() < 0 and bool(found.serialize() != plain.serialize())
+
+
 HINTS = {
     pulsar.Timeout: ": no answer in time. If the servers can be reached, a token may be wrong: then there is no answer either",
     pulsar.ConnectError: ": no connection. Look at `servers`; with `tls`, the certificate may not fit",

@@ -14,7 +14,7 @@ import pulsar
 import pyarrow as pa
 
 from leasehold.pipeline.connectors import hidden
-from leasehold.pipeline.connectors.pulsar.broker import place_in
+from leasehold.pipeline.connectors.pulsar.broker import is_in_chunks, place_in
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.markers import PREFIX
 
@@ -23,6 +23,10 @@ MARKER_BYTES = 1000
 MESSAGE_BYTES = 64
 """The most bytes that a message adds to its payload, key and properties."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ChunkedMessage(Exception):
+    """Messages whose chunks overlap would need positions that no client of Python gives."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -50,9 +54,13 @@ def time_of(message: pulsar.Message) -> datetime:
 
 
 def table_of(partition: str, messages: Sequence[pulsar.Message], *, trusts_headers: bool) -> pa.Table:
-    """EVENT_SCHEMA. Raises FeedError."""
+    """EVENT_SCHEMA. Raises UnicodeDecodeError, ChunkedMessage, FeedError."""
     rows = []
     for message in messages:
+        if is_in_chunks(message):
+            raise ChunkedMessage(
+                "is split into chunks, and a restart would lose it if another message lies between them"
+            )
         place = place_in(message)
         rows.append(
             {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pulsar
 
 from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, place_in
-from leasehold.pipeline.connectors.pulsar.message import table_of
+from leasehold.pipeline.connectors.pulsar.message import ChunkedMessage, table_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import Page
@@ -119,15 +119,17 @@ class TopicReader:
     def _page(self, messages: list[pulsar.Message]) -> Page:
         try:
             table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, ChunkedMessage) as error:
             if len(messages) > 1:  # what precedes the event is read first
                 half = len(messages) // 2
                 self._held.extendleft(reversed(messages[half:]))
                 return self._page(messages[:half])
             place = place_in(messages[0])
+            why = str(error)
+            if isinstance(error, UnicodeDecodeError):
+                why = f"has a key or a property that is not UTF-8 text ({error.reason})"
             raise MalformedRecord(
-                f"topic '{self._topic}': the key or a property of the event at {place} is not UTF-8 text ({error.reason}):"
-                f" to continue without it, reset the lease to '{place}'"
+                f"topic '{self._topic}': the event at {place} {why}: to continue without it, reset the lease to '{place}'"
             ) from None
         places = [place_in(message) for message in messages]
         self._place, self._is_at_end = places[-1], False

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from patience import PATIENCE_S
 from plugins_nats import NatsMachine, configured
 
 from leasehold import FeedError, NatsFeed, NatsSink, SinkRejected
-from leasehold.pipeline.connectors.nats.connection import Forbidden, Unreachable
+from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsConnection, Unanswered, Unreachable
 from leasehold.pipeline.errors import FeedNotFound
 
 SECRET = "hunter2-hunter2"
@@ -133,6 +134,21 @@ async def test_a_missing_permission_is_named_with_its_subject() -> None:
             await made.append("0", [b"1"])
         await made.connection.close()
         await sink.close()
+
+
+async def test_a_refusal_does_not_explain_a_later_lost_answer() -> None:
+    users = '{user: "ann", password: "p", permissions: {publish: ["s.1", "_INBOX.>"]}}'
+    with configured(f"authorization {{ users: [{users}] }}") as machine:
+        connection = NatsConnection(access(machine, user="ann", password="p"), timeout_s=2)
+        with pytest.raises(Forbidden):
+            await connection.request("s.10", b"", what="a refused one")
+        machine.send(signal.SIGSTOP)
+        with pytest.raises(Unanswered):
+            await connection.request("s.1", b"", what="one that may have been stored")
+        with pytest.raises(Unanswered):
+            await connection.request("s.10", b"", what="one that may have been permitted since")
+        machine.send(signal.SIGCONT)
+        await connection.close()
 
 
 @pytest.fixture

@@ -97,6 +97,22 @@ async def test_a_property_that_is_not_text_stops_the_partition_at_its_event(
     await after.aclose()
 
 
+async def test_a_message_in_chunks_stops_the_partition_at_its_event(topics: Topics, feed: PulsarChangeFeed) -> None:
+    topics.produce("0", [b"1"])
+    topics.produce("0", [b"2" * 6_000_000], in_chunks=True)
+    topics.produce("0", [b"3"])
+    reader = feed.open("0", None)
+    assert (await anext(reader)).events["body"].to_pylist() == [b"1"]
+    with pytest.raises(
+        MalformedRecord, match=r"at (\d+:\d+) is split into chunks.*reset the lease to '\1'$"
+    ) as malformed:
+        await anext(reader)
+    place = str(malformed.value).rpartition(" to ")[2].strip("'")
+    after = feed.open("0", place)
+    assert (await anext(after)).events["body"].to_pylist() == [b"3"]
+    await after.aclose()
+
+
 async def test_a_position_whose_ledger_retention_has_taken_is_lost(passing: Topics) -> None:
     feed = passing.feed()
     passing.produce("0", [b"1", b"2"])

@@ -48,11 +48,20 @@ class Topics:
     def of(self, partition: str) -> str:
         return f"persistent://{self.topic}-partition-{partition}"
 
-    def produce(self, partition: str, bodies: Sequence[bytes | None], *, as_batch: bool = False, **more: Any) -> None:
-        """Stored when this returns. as_batch: as one entry, else each by itself."""
+    def produce(
+        self,
+        partition: str,
+        bodies: Sequence[bytes | None],
+        *,
+        as_batch: bool = False,
+        in_chunks: bool = False,
+        **more: Any,
+    ) -> None:
+        """Stored when this returns. as_batch: as one entry, else each by itself. in_chunks: large ones as several entries."""
         producer = self.client.create_producer(
             self.of(partition),
             batching_enabled=as_batch,
+            chunking_enabled=in_chunks,
             batching_max_publish_delay_ms=3_600_000,
             block_if_queue_full=True,
         )
