@@ -97,7 +97,7 @@ class NatsConnection:
         self.timeout_s = timeout_s
         self._client: Client | None = None
         self._opening = asyncio.Lock()
-        self._trouble = ""
+        self._trouble, self._troubled_at = "", 0.0
 
     async def ask(self, call: str, **what: Any) -> dict[str, Any]:
         """Call JetStream's API."""
@@ -108,7 +108,7 @@ class NatsConnection:
     ) -> dict[str, Any]:
         """JetStream's answer to a message."""
         client = await self.client()
-        self._trouble = ""  # an earlier refusal explains nothing that happens to this request
+        began_at = asyncio.get_running_loop().time()
         try:
             own = None if headers is None else dict(headers)
             answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=own))
@@ -117,14 +117,21 @@ class NatsConnection:
                 f"{what}: nothing answers at {self.access.servers}: is JetStream enabled, and does a stream take '{subject}'?"
             ) from error
         except NoAnswer as error:
-            if f'"{subject.lower()}"' in self._trouble:
+            if self._troubled_at >= began_at and f'"{subject.lower()}"' in self._trouble:
                 raise Forbidden(f"{what}: {self._trouble}") from error
             raise Unanswered(f"{what}: no answer from {self.access.servers} in {self.timeout_s:g} s") from error
         except ConnectionClosedError as error:
             raise Unanswered(f"{what}: the connection to {self.access.servers} was closed") from error
         except Error as error:
             raise Unreachable(f"{what}: {_text_of(error)}") from error
-        return _answer_in(what, answer)
+        found = _answer_in(what, answer, self.explanation)
+        self._trouble = ""
+        return found
+
+    @property
+    def explanation(self) -> str:
+        """The last error that the server sent beside its answers, such as a missing permission. For texts."""
+        return f" (before: {self._trouble})" if self._trouble else ""
 
     async def send(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
@@ -185,7 +192,7 @@ class NatsConnection:
         return client
 
     async def _note(self, error: Exception) -> None:
-        self._trouble = _text_of(error)
+        self._trouble, self._troubled_at = _text_of(error), asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -203,7 +210,7 @@ def _url_of(server: str) -> str:
     return f"nats://{server.strip().removeprefix('nats://')}"
 
 
-def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
+def _answer_in(what: str, answer: Msg, explanation: str) -> dict[str, Any]:
     try:
         found = parsed_json(answer.data, JSON_LEVELS_MAX)
     except ValueError as error:
@@ -216,7 +223,7 @@ def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
         code, number, text = int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unanswered(f"{what}: the answer's error is not one of JetStream") from error
-    raise RefusedRequest(what, code, number, text)
+    raise RefusedRequest(what, code, number, text + explanation)
 
 
 def _text_of(error: BaseException) -> str:

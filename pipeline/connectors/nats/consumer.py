@@ -105,7 +105,7 @@ class StreamConsumer:
         try:
             return await heeding(self._subscription.next_msg(timeout=IDLE_S + self._stream.connection.timeout_s))
         except NoneCame as error:
-            raise Broken("the server does not answer") from error
+            raise Broken(f"the server does not answer{self._stream.connection.explanation}") from error
         except Error as error:
             raise Broken(str(error)) from error
 

@@ -85,9 +85,15 @@ class NatsChangeFeed(ChangeFeed):
         return None if first is None else await self._position(first.sequence - 1)
 
     async def _find_start(self, subject: str, time: datetime) -> str | None:
-        async with self._reading(subject, opt_start_time=min(time, LATEST).isoformat()) as consumer:
-            if consumer.pending:
-                return await self._position((await consumer.read(1, self._bytes_max))[0].sequence - 1)
+        try:
+            async with self._reading(subject, opt_start_time=min(time, LATEST).isoformat()) as consumer:
+                if consumer.pending:
+                    found = await consumer.read(1, self._bytes_max)
+                    if not found:
+                        raise Broken("the server has events, and sent none")
+                    return await self._position(found[0].sequence - 1)
+        except Broken as broken:
+            raise FeedUnavailable(f"{subject}: {broken}") from broken
         last = await _asked(self._stream.find_last(subject))
         return None if last is None else await self._position(last.sequence)
 

@@ -132,6 +132,8 @@ def unfit_to_read(configuration: Mapping[str, Any], subjects: Sequence[str]) -> 
         yield "its retention must be `limits`, because other consumers remove events otherwise"
     if configuration.get("max_msgs_per_subject", -1) > 0:
         yield "`max_msgs_per_subject` must be off, because it deletes events unnoticed"
+    if configuration.get("subject_delete_marker_ttl"):
+        yield "`subject_delete_marker_ttl` must be off, because its markers look like events"
     if not configuration.get("mirror") and not configuration.get("sources"):
         yield from not_taken(configuration, subjects)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from plugins_nats import nats_machine
 from leasehold import FeedError, FeedUnavailable, Page, PositionLost
 from leasehold.pipeline.connectors.nats import consumer
 from leasehold.pipeline.connectors.nats.connection import NatsError, Unanswered
-from leasehold.pipeline.connectors.nats.consumer import StreamConsumer, StreamMessage
+from leasehold.pipeline.connectors.nats.consumer import Broken, StreamConsumer, StreamMessage
 from leasehold.pipeline.connectors.nats.feed import NatsChangeFeed
 from leasehold.pipeline.errors import FeedNotFound
 
@@ -93,6 +94,21 @@ async def test_retention_that_overtakes_a_page_on_its_way_is_noticed(
     with pytest.raises(PositionLost, match="what is left begins at 15"):
         await bodies(reader, 8)
     await feed.close()
+
+
+@pytest.mark.parametrize("answer", [[], Broken("gone")], ids=["nothing", "broken"])
+async def test_a_start_that_a_consumer_does_not_show_is_not_available(
+    made: Made, feed: NatsChangeFeed, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    async def read(*_: object) -> Any:
+        if answer:
+            raise answer
+        return answer
+
+    await made.append("0", [b"1"])
+    monkeypatch.setattr(StreamConsumer, "read", read)
+    with pytest.raises(FeedUnavailable):
+        await feed.start_of("0", datetime(2020, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'{"error": 7}', b'{"error": {"code": "many"}}'])
@@ -313,6 +329,10 @@ async def test_a_lone_sequence_is_a_position_and_other_texts_are_not(made: Made,
     [
         ({"retention": "workqueue"}, "its retention must be `limits`"),
         ({"max_msgs_per_subject": 1}, "`max_msgs_per_subject` must be off"),
+        (
+            {"subject_delete_marker_ttl": 10**9, "allow_rollup_hdrs": True, "allow_msg_ttl": True},
+            "`subject_delete_marker_ttl` must be off",
+        ),
         ({"subjects": ["other.>"]}, "it takes 'other.>', and not '.*.0': add that, or correct `subject`"),
     ],
 )

@@ -19,10 +19,11 @@ import nkeys
 import pytest
 import trustme
 from connectors.nats.streams import Made
+from connectors.nats.test_sink import Open, claim, output
 from patience import PATIENCE_S
 from plugins_nats import NatsMachine, configured
 
-from leasehold import FeedError, NatsFeed, NatsSink, SinkRejected
+from leasehold import FeedError, FeedUnavailable, NatsFeed, NatsSink, SinkRejected, SinkUnavailable
 from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsConnection, Unanswered, Unreachable
 from leasehold.pipeline.errors import FeedNotFound
 
@@ -134,6 +135,24 @@ async def test_a_missing_permission_is_named_with_its_subject() -> None:
             await made.append("0", [b"1"])
         await made.connection.close()
         await sink.close()
+
+
+async def test_a_missing_permission_is_named_though_it_only_leaves_events_out_of_a_batch() -> None:
+    permitted = '"$JS.API.STREAM.>", "$JS.API.CONSUMER.CREATE.>", "s.leasehold.>", "_INBOX.>"'
+    users = f'{{user: "ann", password: "p", permissions: {{publish: [{permitted}]}}}}'
+    with configured(f"authorization {{ users: [{users}] }}") as machine:
+        made = Made(machine, access(machine, user="ann", password="p"), name="s", subject="s")
+        sink, feed = made.sink(timeout_s=2), made.feed(timeout_s=0.5)
+        await sink.prepare()
+        writer = await sink.open(claim(1))
+        with pytest.raises(SinkUnavailable, match=r'permissions violation for publish to "s\.0"'):
+            await writer.write(output(0, 2), Open())
+        with pytest.raises(
+            FeedUnavailable, match=r'permissions violation for publish to "\$js\.api\.consumer\.msg\.next'
+        ):
+            await anext(feed.open("0", None))
+        for part in (sink, feed, made.connection):
+            await part.close()
 
 
 async def test_a_refusal_does_not_explain_a_later_lost_answer() -> None:
