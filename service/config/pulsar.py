@@ -140,6 +140,11 @@ class PulsarFeed(Pulsar, FeedSettings):
         description="Whether the property `leasehold-event` is an event's operation, as the sink `pulsar` stores it. Set it only"
         " if nothing else publishes to this topic: any producer can set properties.",
     )
+    allows_gaps: bool = Field(
+        default=False,
+        description="Whether entries that no reader sees are passed. Marks of transactions need it. Otherwise they stop the"
+        " partition, because parts of a message in chunks may lie there, and be lost.",
+    )
     page_events_max: Count = Field(default=1000, description="The most events that are requested at once.")
 
     @model_validator(mode="after")
@@ -163,7 +168,9 @@ class PulsarFeed(Pulsar, FeedSettings):
         from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed
         from leasehold.pipeline.connectors.pulsar.reader import TopicLimits
 
-        limits = TopicLimits(events_max=self.page_events_max, trusts_headers=self.trusts_headers)
+        limits = TopicLimits(
+            events_max=self.page_events_max, trusts_headers=self.trusts_headers, allows_gaps=self.allows_gaps
+        )
         return PulsarChangeFeed(self.access, self.topic, limits=limits, timeout_s=self.timeout_s)
 
 

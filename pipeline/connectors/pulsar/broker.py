@@ -42,7 +42,10 @@ class PlaceGone(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess(Servers):
-    """token_file: read for each connection. oauth: pulsar-client's form. certificates: the client's certificate and its key."""
+    """token_file: read for each connection, and when the broker asks for a new token. oauth: pulsar-client's form.
+
+    certificates: the client's certificate and its key.
+    """
 
     system = "pulsar"
     tls: bool = False
@@ -75,9 +78,22 @@ class PulsarAccess(Servers):
         if self.oauth:
             return pulsar.AuthenticationOauth2(json.dumps(dict(self.oauth)))
         if self.token_file is not None:
-            file = self.token_file
-            return pulsar.AuthenticationToken(lambda: file.read_text().strip())
+            return pulsar.AuthenticationToken(TokenFile(self.token_file).read)
         return None if self.token is None else pulsar.AuthenticationToken(self.token)
+
+
+class TokenFile:
+    """The newest token that could be read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._token = ""
+
+    def read(self) -> str:
+        """Raises nothing: the client also calls this on a thread of its own, where an error would end the process."""
+        with suppress(OSError, UnicodeDecodeError):
+            self._token = self._file.read_text().strip()
+        return self._token
 
 
 class PulsarBroker:
@@ -121,7 +137,12 @@ class PulsarBroker:
         if place is not None:
             start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
         return self.client().create_reader(
-            topic, start, start_message_id_inclusive=True, receiver_queue_size=events_max, reader_name="leasehold"
+            topic,
+            start,
+            start_message_id_inclusive=True,
+            receiver_queue_size=events_max,
+            reader_name="leasehold",
+            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,  # by default, encrypted events are skipped
         )
 
     def find_first(self, topic: str, place: MessagePlace | None, time_ms: int | None = None) -> pulsar.Message | None:

@@ -25,8 +25,8 @@ MESSAGE_BYTES = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ChunkedMessage(Exception):
-    """Messages whose chunks overlap would need positions that no client of Python gives."""
+class UnreadableMessage(Exception):
+    """A message that cannot become an event."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -54,26 +54,33 @@ def time_of(message: pulsar.Message) -> datetime:
 
 
 def table_of(partition: str, messages: Sequence[pulsar.Message], *, trusts_headers: bool) -> pa.Table:
-    """EVENT_SCHEMA. Raises UnicodeDecodeError, ChunkedMessage, FeedError."""
-    rows = []
-    for message in messages:
-        if is_in_chunks(message):
-            raise ChunkedMessage(
-                "is split into chunks, and a restart would lose it if another message lies between them"
-            )
-        place = place_in(message)
-        rows.append(
-            {
-                "partition": partition,
-                "sequence": place.sequence,
-                "offset": str(place),
-                "enqueued_time": time_of(message),
-                "key": message.partition_key() or None,
-                "body": None if message.has_null_value() else message.data(),
-                **hidden.columns_of(message.properties(), _is_own, trusts_headers=trusts_headers),
-            }
-        )
+    """EVENT_SCHEMA. Raises UnreadableMessage, FeedError."""
+    rows = [_row_of(partition, message, trusts_headers=trusts_headers) for message in messages]
     return pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
+
+
+def _row_of(partition: str, message: pulsar.Message, *, trusts_headers: bool) -> dict[str, Any]:
+    place = place_in(message)
+    if is_in_chunks(message):
+        raise UnreadableMessage(f"the event at {place} is in chunks, and a restart could lose it")
+    if message.encryption_context() is not None:
+        raise UnreadableMessage(f"the event at {place} is encrypted, and the feed has no keys")
+    try:
+        return {
+            "partition": partition,
+            "sequence": place.sequence,
+            "offset": str(place),
+            "enqueued_time": time_of(message),
+            "key": message.partition_key() or None,
+            "body": None if message.has_null_value() else message.data(),
+            **hidden.columns_of(message.properties(), _is_own, trusts_headers=trusts_headers),
+        }
+    except UnicodeDecodeError as error:
+        raise UnreadableMessage(
+            f"the event at {place} has a key or a property that is not UTF-8 text ({error.reason})"
+        ) from None
+    except OverflowError:
+        raise UnreadableMessage(f"the event at {place} has a time after the year 9999") from None
 
 
 def _is_own(name: str) -> bool:

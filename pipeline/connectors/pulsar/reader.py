@@ -2,6 +2,9 @@
 
 Retention deletes whole ledgers, the oldest first. So nothing after a position is lost while the position's ledger exists. If
 that ledger is gone, events may be lost, unless the reader had reached the end before the ledger was deleted.
+
+Entries that no reader sees are marks of transactions, parts of messages in chunks, or entries that the client discarded. A
+reader that starts between two chunks never gets their message, so it stops at such a gap. The end of a ledger shows no gap.
 """
 
 from __future__ import annotations
@@ -12,25 +15,31 @@ from dataclasses import dataclass
 
 import pulsar
 
-from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, place_in
-from leasehold.pipeline.connectors.pulsar.message import ChunkedMessage, table_of
+from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, is_in_chunks, place_in
+from leasehold.pipeline.connectors.pulsar.message import UnreadableMessage, table_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
-from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import Page
 
 WAIT_S = 0.25
 """The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
 AT_END_S = 5.0
-"""A reader that has seen the end has missed nothing if it last heard from its broker so recently. Retention takes longer."""
+"""A reader that has seen the end has missed nothing if its broker last answered so recently. Retention takes longer."""
+LOOK_S = 1.0
+"""How often a reader without events asks its broker whether there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLimits:
-    """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and in flight to the reader."""
+    """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and in flight to the reader.
+
+    allows_gaps: whether entries that no reader sees are passed.
+    """
 
     events_max: int = 1000
     bytes_max: int = 4 * 1024 * 1024
     trusts_headers: bool = False
+    allows_gaps: bool = False
 
 
 class TopicReader:
@@ -43,7 +52,7 @@ class TopicReader:
         self._topic = topic
         self._partition = partition
         self._limits = limits
-        self._place = place
+        self._place = self._fetched = place
         self._held: deque[pulsar.Message] = deque()
         self._is_found = place is None
         self._is_at_end = False
@@ -56,20 +65,25 @@ class TopicReader:
         if first is None or place_in(first).ledger != place.ledger:
             raise PlaceGone(place, None if first is None else place_in(first))
         self._is_found = True
-        if place_in(first).order > place.order:
-            self._held.append(first)
+        self._take(first)
 
     def read(self) -> Page | None:
         """The next page; None if nothing arrived within WAIT_S. Raises PlaceGone, FeedError."""
         if self._place is not None and not self._is_found:
             self._find(self._place)
+        if self._is_at_end and time.monotonic() - self._heard_at >= AT_END_S:
+            self._is_at_end = False
+            if self._place is not None:
+                self._look_again(self._place)
         if not self._held and not self._await():
             return None
         self._check_place(place_in(self._held[0]))
         messages = [self._held.popleft()]
+        self._check_gap(self._place, messages[0])
         size = len(messages[0].data())
         while len(messages) < self._limits.events_max and (self._held or self._fetch(0)):
-            if place_in(self._held[0]).ledger != place_in(messages[0]).ledger:
+            before, following = place_in(messages[-1]), place_in(self._held[0])
+            if following.ledger != before.ledger or is_gap(before, following):
                 break
             size += len(self._held[0].data())
             if size > self._limits.bytes_max:
@@ -85,52 +99,81 @@ class TopicReader:
         """Wait for the next event, and note whether all events were read."""
         if self._fetch(int(WAIT_S * 1000)):
             return True
-        if self._reader.is_connected():
+        silent_s = time.monotonic() - self._heard_at
+        if not self._reader.is_connected():
+            if silent_s > self._broker.timeout_s:
+                raise FeedUnavailable(f"topic '{self._topic}': no connection for {self._broker.timeout_s:g} s")
+        elif silent_s >= LOOK_S or not self._is_at_end:
+            self._is_at_end = not self._reader.has_message_available()
             self._heard_at = time.monotonic()
-            self._is_at_end = self._is_at_end or not self._reader.has_message_available()
-        elif time.monotonic() - self._heard_at > self._broker.timeout_s:
-            raise FeedUnavailable(f"topic '{self._topic}': no connection for {self._broker.timeout_s:g} s")
         return False
 
     def _fetch(self, wait_ms: int) -> bool:
-        """Put an event after the position into `_held`. False if none arrives."""
+        """Put a new event into `_held`. False if none arrives."""
         while True:
             try:
                 message = self._reader.read_next(wait_ms)
             except pulsar.Timeout:
                 return False
-            if self._place is None or place_in(message).order > self._place.order:
-                self._held.append(message)
+            if self._take(message):
                 return True
+
+    def _take(self, message: pulsar.Message) -> bool:
+        """After a new connection, the client repeats the last event that it gave."""
+        place = place_in(message)
+        if self._fetched is not None and place.order <= self._fetched.order:
+            return False
+        self._fetched, self._heard_at = place, time.monotonic()
+        self._held.append(message)
+        return True
 
     def _check_place(self, following: MessagePlace) -> None:
         """Raises PlaceGone if retention has overtaken this reader."""
         is_at_end = self._is_at_end and time.monotonic() - self._heard_at < AT_END_S
-        if self._place is None or is_at_end or following.ledger == self._place.ledger:
-            return
-        onlooker = self._broker.make_reader(self._topic, self._place, events_max=1)
+        if self._place is not None and not is_at_end and following.ledger != self._place.ledger:
+            self._look_again(self._place)
+
+    def _look_again(self, place: MessagePlace) -> None:
+        """Raises PlaceGone if the topic no longer has the ledger of a place."""
+        onlooker = self._broker.make_reader(self._topic, place, events_max=1)
         try:
-            first = place_in(onlooker.read_next(self._broker.patience_ms))
+            is_there = onlooker.has_message_available()
+            first = place_in(onlooker.read_next(self._broker.patience_ms)) if is_there else None
         finally:
             onlooker.close()
-        if first.ledger != self._place.ledger:
-            raise PlaceGone(self._place, first)
+        if first is None or first.ledger != place.ledger:
+            raise PlaceGone(place, first)
+
+    def _check_gap(self, before: MessagePlace | None, message: pulsar.Message) -> None:
+        """Raises MalformedRecord for entries between a place and a message that no reader sees."""
+        place = place_in(message)
+        if self._limits.allows_gaps or is_in_chunks(message) or not is_gap(before, place):
+            return
+        raise MalformedRecord(
+            f"topic '{self._topic}': entries before {place} cannot be read: they are parts of a message in chunks, marks of"
+            " transactions, or damaged. If nothing publishes in chunks here, set `allows_gaps: true` of the feed. To pass only"
+            f" this gap, reset the lease to '{place.before}'"
+        )
 
     def _page(self, messages: list[pulsar.Message]) -> Page:
         try:
             table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)
-        except (UnicodeDecodeError, ChunkedMessage) as error:
+        except (UnreadableMessage, FeedError) as error:
             if len(messages) > 1:  # what precedes the event is read first
                 half = len(messages) // 2
                 self._held.extendleft(reversed(messages[half:]))
                 return self._page(messages[:half])
             place = place_in(messages[0])
-            why = str(error)
-            if isinstance(error, UnicodeDecodeError):
-                why = f"has a key or a property that is not UTF-8 text ({error.reason})"
             raise MalformedRecord(
-                f"topic '{self._topic}': the event at {place} {why}: to continue without it, reset the lease to '{place}'"
+                f"topic '{self._topic}': {error}. To continue without this event, reset the lease to '{place}'"
             ) from None
         places = [place_in(message) for message in messages]
         self._place, self._is_at_end = places[-1], False
         return Page(table, str(places[-1]), lambda n: str(places[n - 1]))
+
+
+def is_gap(before: MessagePlace | None, following: MessagePlace) -> bool:
+    """Whether entries lie between two places that are read one after the other. before: None is the beginning. Pure."""
+    if before is None or before.ledger != following.ledger:
+        return following.entry > 0
+    return following.entry > before.entry + 1

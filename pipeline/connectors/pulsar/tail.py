@@ -147,7 +147,7 @@ class TailSearch:
             time.sleep(PAUSE_S)
             self.read()
         is_missing = not is_reset and known > max(self.number, settled)
-        is_cut = not is_reset and known != settled and not self._has_tail
+        is_cut = not is_reset and known != settled and not self._has_tail and self.number <= settled
         if is_missing and self._has_tail and settled >= 0:
             raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
         if is_missing or is_cut:

@@ -103,9 +103,7 @@ async def test_a_message_in_chunks_stops_the_partition_at_its_event(topics: Topi
     topics.produce("0", [b"3"])
     reader = feed.open("0", None)
     assert (await anext(reader)).events["body"].to_pylist() == [b"1"]
-    with pytest.raises(
-        MalformedRecord, match=r"at (\d+:\d+) is split into chunks.*reset the lease to '\1'$"
-    ) as malformed:
+    with pytest.raises(MalformedRecord, match=r"at (\d+:\d+) is in chunks.*reset the lease to '\1'$") as malformed:
         await anext(reader)
     place = str(malformed.value).rpartition(" to ")[2].strip("'")
     after = feed.open("0", place)
