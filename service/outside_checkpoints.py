@@ -6,6 +6,7 @@ positions, and one task of the host writes them.
     writer = CheckpointWriter(name, outside, clock=clock, log=log, stats=stats)
     writer.note(lease)              a lease's position, written once the partition's last write is `interval_s` ago
     writer.note(lease, now=True)    after a release
+    writer.drop(partition)          after another host took the lease: its position must not be set back
     await writer.run()              for ever
     await writer.flush()            before the host ends
 """
@@ -59,6 +60,7 @@ class CheckpointWriter:
         self._reports = Reports(clock, log)
         self._streak = Streak(clock)
         self._noted: dict[str, _Noted] = {}
+        self._dropped: set[str] = set()
         self._began_at: dict[str, float] = {}
         self._resting_until = -inf
         self._woken = asyncio.Event()
@@ -67,7 +69,13 @@ class CheckpointWriter:
         """Note a position to be written; the newest one counts. now: write it without waiting for the interval."""
         due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._outside.interval_s
         self._noted[lease.partition] = _Noted(lease=lease, due_at=due_at)
+        self._dropped.discard(lease.partition)
         self._woken.set()
+
+    def drop(self, partition: str) -> None:
+        """Forget a position that was noted, also one whose write is failing now."""
+        self._noted.pop(partition, None)
+        self._dropped.add(partition)
 
     async def run(self) -> NoReturn:
         while True:
@@ -118,10 +126,10 @@ class CheckpointWriter:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 outcome = await self._outside.write(partition, lease.continuation, lease.generation)
         except asyncio.CancelledError:
-            self._noted.setdefault(partition, noted)
+            self._note_again(noted)
             raise
         except Exception as error:  # whatever it is, the pipeline must not end because of it
-            self._noted.setdefault(partition, noted)
+            self._note_again(noted)
             self._stats.record_outside_checkpoint(self._pipeline, "failed")
             return error
         if outcome == "outdated":
@@ -129,6 +137,10 @@ class CheckpointWriter:
         elif outcome == "written":
             self._stats.record_outside_checkpoint(self._pipeline, "written")
         return None
+
+    def _note_again(self, noted: _Noted) -> None:
+        if noted.lease.partition not in self._dropped:
+            self._noted.setdefault(noted.lease.partition, noted)
 
 
 def outdated_text(outside: OutsideCheckpoints, lease: Lease) -> str:

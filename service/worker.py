@@ -97,6 +97,8 @@ class Worker:
         self._delivered = delivered
         self._renewal_streak, self._checkpoint_streak = Streak(self._clock), Streak(self._clock)
         self._stopping = asyncio.Event()
+        self._attempt_over = asyncio.Event()
+        self._broken: Exception | None = None
         self._permit = TrustPermit(owned, self._clock, self._suspended, self._restored)
         letters, compare = pipeline.letters, pipeline.feed.compare
         self._refusals = Refusals(ATTEMPTS if letters is None else letters.attempts, compare)
@@ -120,6 +122,7 @@ class Worker:
     def stop(self) -> None:
         """Finish or drop the batch in hand, checkpoint, release."""
         self._stopping.set()
+        self._attempt_over.set()
 
     async def run(self) -> WorkerResult:
         """Work until stopped. Never raises, except for a cancellation: even then the lease is released, if that is quick."""
@@ -164,6 +167,7 @@ class Worker:
         fence: Exception | None = None
         while await self._may_send():
             delivered = self.progress.batches
+            self._attempt_over, self._broken = asyncio.Event(), None
             try:
                 await self._abandon()
                 if fence is not None:
@@ -172,9 +176,11 @@ class Worker:
                 writer = await self._claim()
                 runner = self._runner(writer)
                 self._note_executors(runner)
-                ended = await runner.run(self._stopping)
+                ended = await runner.run(self._attempt_over)
                 if ended is not None:
                     return await self._end(writer, ended)
+                if self._broken is not None:
+                    raise self._broken
             except OutputSuspected as error:
                 fence = error
                 self._log.warning("output refused", error=str(error))
@@ -373,7 +379,13 @@ class Worker:
             if writer is None or not self.progress.is_idle:
                 continue
             before = writer.state
-            await writer.follow()
+            try:
+                await writer.follow()
+            except (*TRANSIENT, Fenced) as error:
+                if writer is self._writer:
+                    self._broken = error
+                    self._attempt_over.set()
+                continue
             if writer is self._writer and writer.state != before:
                 self._checkpoints.has_moved(writer.position, writer.state)
 
@@ -437,6 +449,8 @@ class Worker:
             await run_within("release", retry_until_answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
             self._note_position(now=True)
+        if self._checkpoint_writer is not None and self.owned.is_lost and self.owned.lease.owner is not None:
+            self._checkpoint_writer.drop(self.partition)  # another host has the lease, or an operator changed it
         level = self._log.error if outcome.reason == "failed" else self._log.info
         error = {"error": str(outcome.error)} if outcome.error else {}
         level("lease released", position=_shortened(self._position), **self._ending(outcome.reason), **error)

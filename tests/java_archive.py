@@ -28,8 +28,7 @@ SQL = "SELECT partition, left(word, 1) AS letter, to_json(struct(count(*) AS n))
 
 def main(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.unlink(missing_ok=True)
+    part = file.with_suffix(f".{os.getpid()}.part")  # another `make` may be at it
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -Xlog:disable -XX:ArchiveClassesAtExit={part}"
     engine = SparkEngine(driver_memory="512m")
     transform = SparkTransform(engine, "letters", sql=SQL, schema="word STRING NOT NULL")

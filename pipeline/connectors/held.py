@@ -10,7 +10,7 @@ from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.errors import Fenced, SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.publishing_writer import generation_lost
-from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim, reset_command, to_write_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,17 @@ def admit(claim: Claim, held: Held | None, where: str) -> None:
 
 
 def claimed(claim: Claim, held: Held | None, partitions: int, where: str) -> Held:
-    """What a claim writes. Within a generation it continues at the broker's position, otherwise at the lease's."""
+    """What a claim writes. Within a generation it continues at the broker's position, otherwise at the lease's.
+
+    Raises SinkRejected.
+    """
     begins = held is None or held.generation < claim.generation
+    if held is not None and not begins and claim.compare(held.position, claim.continuation) < 0:
+        raise SinkRejected(
+            f"{where} is at {held.position or 'the beginning'}, and the lease was at {claim.continuation} already: it was"
+            " restored, or it lost the position and a late owner wrote an old one. If the output up to the lease's position is"
+            f" there, continue with {reset_command(claim, str(claim.continuation))}. Otherwise {to_write_again(claim)}"
+        )
     pinned = None if held is None else str(held.target)
     target = target_of(claim.partition, [str(number) for number in range(partitions)], pinned)
     if target is None:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from leasehold.pipeline.connectors.held import Held
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.pipeline.errors import PipelineError, SinkRejected
+from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Claim, Output, Permit, SinkWriter, checked_until_cancelled
 
 M = TypeVar("M")
@@ -67,5 +67,5 @@ class HeldWriter(SinkWriter, Generic[M]):
 
     async def follow(self) -> None:
         if asyncio.get_running_loop().time() - self._put_at >= self._refresh_s:
-            with suppress(PipelineError):
+            with suppress(SinkUnavailable):  # surely not put, so the next call tries again
                 await self.put_position()

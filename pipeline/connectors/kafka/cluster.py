@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -22,6 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
+    ListOffsetsResultInfo,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -65,6 +67,17 @@ MOVING = frozenset(
 PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
+def _offset_in(answer: ListOffsetsResultInfo) -> int:
+    """Raises KafkaException if a broker did not answer in time: the client gives no error then, only an offset that is none."""
+    if answer.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the partition's leader did not answer"))  # noqa: SLF001
+    return int(answer.offset)
+
+
+def _is_moving(offset: int | KafkaException) -> bool:
+    return isinstance(offset, KafkaException) and offset.args[0].code() in MOVING
+
+
 class Topic(NamedTuple):
     """id: None if the brokers give no ids."""
 
@@ -104,7 +117,7 @@ class KafkaCluster:
         return Consumer(self._configuration() | own | {"enable.auto.commit": False} | more)
 
     def make_producer(self, transactional_id: str, **more: Any) -> Producer:
-        own = {"transactional.id": transactional_id, "error_cb": self._note}
+        own = {"transactional.id": transactional_id, "allow.auto.create.topics": False, "error_cb": self._note}
         return Producer(self._configuration() | own | more)
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -126,23 +139,32 @@ class KafkaCluster:
         self._trouble, topic_id = None, str(found.topic_id)
         return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
 
-    async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int]:
-        """Ask each broker once for all partitions, and again while leaders move. An offset is -1 if no event is that late."""
+    async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int | KafkaException]:
+        """Ask each broker once for all partitions, and again while leaders move. Returns the errors of partitions that fail.
+
+        An offset is -1 if no event is that late.
+        """
         spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
-        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-        loop, turn = asyncio.get_running_loop(), 0
+        offsets: dict[int, int | KafkaException] = {}
+        wanted, loop, turn = list(partitions), asyncio.get_running_loop(), 0
         began = loop.time()
-        while True:
+        while wanted:
             futures = (await self._asked()).list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
+                {TopicPartition(topic, partition): spec for partition in wanted},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=self.timeout_s,
             )
-            try:
-                return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
-            except KafkaException as error:
-                if error.args[0].code() not in MOVING or loop.time() - began > self.timeout_s:
-                    raise
+            for place, found in futures.items():
+                try:
+                    offsets[place.partition] = _offset_in(await asyncio.wrap_future(found))
+                except KafkaException as error:
+                    offsets[place.partition] = error
+            wanted = [partition for partition in wanted if _is_moving(offsets[partition])]
+            if loop.time() - began > self.timeout_s:
+                break
             turn += 1
-            await asyncio.sleep(PAUSES.pause_s(turn, 0.0))
+            await asyncio.sleep(PAUSES.pause_s(turn, 0.0) if wanted else 0)
+        return offsets
 
     async def create(self, name: str, partitions: int) -> None:
         """Create a topic with the brokers' default replication factor, unless it exists."""
@@ -156,12 +178,14 @@ class KafkaCluster:
                 raise
 
     async def find_message_bytes_max(self, topic: str) -> int | None:
-        """The topic's limit of a message's size; None if this client cannot read the limit."""
+        """The topic's limit of a message's size; None if this client has no right to read it, or the brokers do not show it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         futures = (await self._asked()).describe_configs([resource], request_timeout=self.timeout_s)
         try:
             found = await asyncio.wrap_future(futures[resource])
-        except KafkaException:
+        except KafkaException as error:
+            if error.args[0].code() not in FORBIDDEN:
+                raise
             return None
         return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
 
@@ -178,7 +202,11 @@ class KafkaCluster:
     async def _asked(self) -> AdminClient:
         async with self._turn:
             if self._admin is None:
-                own: dict[str, Any] = {"error_cb": self._note, "topic.metadata.refresh.interval.ms": REFRESH_MS}
+                own: dict[str, Any] = {
+                    "error_cb": self._note,
+                    "topic.metadata.refresh.interval.ms": REFRESH_MS,
+                    "socket.timeout.ms": max(1000, int(self.timeout_s * 1000)),
+                }
                 self._admin = await self.run(lambda: AdminClient(self._configuration() | own))
             return self._admin
 

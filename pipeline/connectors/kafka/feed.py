@@ -7,7 +7,7 @@ client blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -83,7 +83,8 @@ class KafkaChangeFeed(ChangeFeed):
 
     @property
     def identity(self) -> str:
-        return f"kafka:{self._cluster.access.name}/{self._topic}"
+        """It has no addresses of servers, because a cluster has many. Positions have the topic's id."""
+        return f"kafka:{self._topic}"
 
     @property
     def endpoint(self) -> Endpoint:
@@ -116,7 +117,7 @@ class KafkaChangeFeed(ChangeFeed):
     async def latest(self, partition: str) -> str | None:
         number = self._number(partition)
         topic, ends = await self._ends.answer()
-        end = ends[self._existing(number, topic)]
+        end = self._offset(ends[self._existing(number, topic)])
         return str(Position(end, topic.id)) if end else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
@@ -124,9 +125,10 @@ class KafkaChangeFeed(ChangeFeed):
         number, position = self._number(partition), position_of(continuation)
         topic, ends = await self._ends.answer()
         self._checked(number, position, topic)
-        if position.next > ends[number]:
-            raise self._lost(number, position, f"it ends at {ends[number]}")
-        return ends[number] - position.next
+        end = self._offset(ends[number])
+        if position.next > end:
+            raise self._lost(number, position, f"it ends at {end}")
+        return end - position.next
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
         number, position = self._number(partition), position_of(continuation)
@@ -166,8 +168,7 @@ class KafkaChangeFeed(ChangeFeed):
     async def _explain(self, number: int, position: Position) -> FeedError:
         """The error that explains why the brokers have nothing at the position."""
         self._checked(number, position, await self._described.answer())
-        first = (await self._find([number], "earliest"))[number]
-        end = (await self._find([number], "latest"))[number]
+        first, end = await self._find(number, "earliest"), await self._find(number, "latest")
         if position.next < first:
             return PositionLost(
                 f"{self._named(number)}: retention has deleted the events from offset {position.next} on before they were"
@@ -185,18 +186,24 @@ class KafkaChangeFeed(ChangeFeed):
             self._known = await self._described.answer()
         return self._known
 
-    async def _find_ends(self) -> tuple[Topic, dict[int, int]]:
+    async def _find_ends(self) -> tuple[Topic, dict[int, int | KafkaException]]:
         topic = await self._described.answer()
-        return topic, await self._find(range(topic.partitions), "latest")
+        return topic, await self._asked(self._cluster.find_offsets(self._topic, range(topic.partitions), "latest"))
 
     async def _find_start(self, number: int, at: Place, or_else: str | None = None) -> str | None:
         """or_else: returned if there is no such offset. A result of None is the beginning of the partition."""
         topic = await self._described.answer()
-        offset = (await self._find([self._existing(number, topic)], at))[number]
+        offset = await self._find(self._existing(number, topic), at)
         return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
 
-    async def _find(self, partitions: Iterable[int], at: Place) -> dict[int, int]:
-        return await self._asked(self._cluster.find_offsets(self._topic, partitions, at))
+    async def _find(self, number: int, at: Place) -> int:
+        return self._offset((await self._asked(self._cluster.find_offsets(self._topic, [number], at)))[number])
+
+    def _offset(self, found: int | KafkaException) -> int:
+        """Raises FeedError for a partition whose leader did not answer, which leaves others alone."""
+        if isinstance(found, KafkaException):
+            raise self._as_feed_error(found) from found
+        return found
 
     async def _asked(self, question: Awaitable[T]) -> T:
         try:

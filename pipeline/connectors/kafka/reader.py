@@ -130,9 +130,13 @@ class PartitionReader:
         try:
             events = events_of(str(self._partition), messages, offsets, self._limits)
         except UnicodeDecodeError as error:
+            if len(messages) > 1:  # what precedes the event is read first
+                half = len(messages) // 2
+                self._held[:0] = messages[half:]
+                return self._page(messages[:half])
             raise MalformedRecord(
-                f"{self._name}: a key between the offsets {offsets[0]} and {offsets[-1]} is not UTF-8 text ({error.reason}):"
-                " set `keys: base64` of the feed"
+                f"{self._name}: the key at offset {offsets[0]} is not UTF-8 text ({error.reason}): set `keys: base64` of the"
+                f" feed. To continue without the event, reset the lease to '{self._position._replace(next=offsets[0] + 1)}'"
             ) from None
         topic = self._position.topic
         self._position = Position(offsets[-1] + 1, topic)

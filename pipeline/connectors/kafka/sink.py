@@ -21,7 +21,7 @@ from leasehold.pipeline.connectors.kafka.kept import check_kept
 from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
 from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
 from leasehold.pipeline.endpoint import Endpoint
-from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.errors import Ambiguous, PipelineError, SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.sink import Claim, Sink
 
@@ -35,6 +35,7 @@ FOREIGN = (
     "stop what else uses this group, and delete the group (`kafka-consumer-groups.sh --delete`). If the lease is refused then,"
     " that error names the command that continues"
 )
+BATCH_BYTES = 1_000_000
 MESSAGE_BYTES = 1_000, 1_000_000_000
 """The least and the most that librdkafka accepts as its limit of a message's size."""
 
@@ -73,7 +74,7 @@ class KafkaOutputSink(Sink):
 
     @property
     def identity(self) -> str:
-        return f"kafka:{self._cluster.access.name}/{self._topic}"
+        return f"kafka:{self._topic}"
 
     @property
     def endpoint(self) -> Endpoint:
@@ -88,11 +89,6 @@ class KafkaOutputSink(Sink):
             await self._cluster.describe(self._topic)
         except KafkaException as error:
             await self._make_up_for(error)
-        limit = await self._cluster.find_message_bytes_max(self._topic)
-        if limit is not None:
-            least, most = MESSAGE_BYTES
-            limit = max(least, min(limit, most))
-            self._producing |= {"message.max.bytes": limit, "batch.size": min(limit, 1_000_000)}
 
     async def _make_up_for(self, error: KafkaException) -> None:
         """Create a missing topic, or raise."""
@@ -106,14 +102,16 @@ class KafkaOutputSink(Sink):
             return await self._asked(self._cluster.create(self._topic, self._create))
         if code not in FORBIDDEN and await self._cluster.access.are_nowhere():
             raise SinkNotFound(f"{self._cluster.described(error)}: no such host: look at `servers`") from error
-        raise as_sink_error(self._cluster, error) from error
+        raise self._of_request(error) from error
 
     async def open(self, claim: Claim) -> KafkaWriter:
         lease, where = self._lease(claim.pipeline, claim.partition), self._where(claim.pipeline, claim.partition)
         with suppress(SinkUnavailable):  # an owner that is already known to be late must not fence the newer one
             admit(claim, (await self._find(claim.pipeline, claim.partition, LOOK_S))[0], where)
         partitions = (await self._asked(self._cluster.describe(self._topic))).partitions
-        transactions = Transactions(self._cluster, lease, self._topic, by_key=self._by_key, **self._producing)
+        limit = await self._asked(self._cluster.find_message_bytes_max(self._topic))
+        producing = {**self._producing, **limits_of(limit)}
+        transactions = Transactions(self._cluster, lease, self._topic, by_key=self._by_key, **producing)
         try:
             await self._asked(transactions.run(transactions.begin))
             held, group = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)
@@ -155,7 +153,15 @@ class KafkaOutputSink(Sink):
         try:
             return await question
         except KafkaException as error:
-            translated = as_sink_error(self._cluster, error)
-            if isinstance(translated, Ambiguous):
-                raise SinkUnavailable(str(translated)) from error
-            raise translated from error
+            raise self._of_request(error) from error
+
+    def _of_request(self, error: KafkaException) -> PipelineError:
+        translated = as_sink_error(self._cluster, error)
+        return SinkUnavailable(str(translated)) if isinstance(translated, Ambiguous) else translated
+
+
+def limits_of(message_bytes_max: int | None) -> dict[str, int]:
+    """The producer's settings for a topic's limit of a message's size. If the limit is unknown, the brokers alone refuse."""
+    least, most = MESSAGE_BYTES
+    limit = max(least, min(message_bytes_max or most, most))
+    return {"message.max.bytes": limit, "batch.size": min(limit, BATCH_BYTES)}

@@ -13,11 +13,13 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
 from leasehold.pipeline.connectors.own_thread import OwnThread
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
+from leasehold.pipeline.errors import Ambiguous, OutputRefused, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
 
 GRACE_S = 1.0
 """How long a call may outlast its own timeout."""
+BUFFER_KB = 65_536
+"""How much of a batch the client holds until the brokers have it."""
 POLL_S = 0.1
 """How soon sending stops once the batch may no longer be sent."""
 
@@ -62,7 +64,7 @@ class Transactions(OwnThread):
 
     def begin(self) -> None:
         """Fence earlier producers of this lease. Raises KafkaException."""
-        own = {"partitioner": "murmur2_random", "queue.buffering.max.kbytes": 65536}
+        own = {"partitioner": "murmur2_random", "queue.buffering.max.kbytes": BUFFER_KB}
         self._producer = self._cluster.make_producer(self._lease, **own, **self._producing)
         self._producer.init_transactions(self._cluster.timeout_s)
 
@@ -109,6 +111,10 @@ class Transactions(OwnThread):
                     producer.produce(self._topic, value=body, key=key, headers=headers, partition=place)
                     break
                 except BufferError:  # events come faster than the brokers take them
+                    if not len(producer):
+                        raise OutputRefused(
+                            f"an event is larger than {BUFFER_KB} KiB, which the client can hold"
+                        ) from None
                     wait(producer.poll)
         while len(producer):
             wait(producer.flush)
@@ -131,15 +137,20 @@ class Transactions(OwnThread):
         except TimeoutError:
             raise SinkUnavailable(f"topic '{self._topic}': the brokers did not take a position in time") from None
 
-    def _abort(self, producer: Producer, error: BaseException) -> None:
-        """Abort the transaction. If that fails, raises Ambiguous, which makes the writer claim again."""
+    def _abort(self, producer: Producer, error: BaseException) -> bool:
+        """Abort the transaction. Returns False if this producer can do nothing any more.
+
+        If it fails otherwise, raises Ambiguous, which makes the writer claim again.
+        """
         if isinstance(error, KafkaException) and error.args[0].fatal():
-            return
+            return False
         try:
             producer.abort_transaction(self._cluster.timeout_s)
         except KafkaException as failed:
             if not failed.args[0].fatal():
                 raise Ambiguous(f"{error}; it could not be aborted: {failed.args[0].str()}") from failed
+            return False
+        return True
 
     def _settle(self, producer: Producer) -> None:
         """Commit. Only a successful abort shows that a failed commit had no effect."""
@@ -150,7 +161,8 @@ class Transactions(OwnThread):
             except KafkaException as error:
                 doubt = error.args[0].str()
                 if error.args[0].txn_requires_abort():
-                    self._abort(producer, error)
+                    if not self._abort(producer, error):
+                        break
                     raise
                 if not error.args[0].retriable():
                     raise

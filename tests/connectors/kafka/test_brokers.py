@@ -6,15 +6,17 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from connectors.kafka.topics import PERMIT, Topics, claim, committed, output
 from patience import PATIENCE_S, until, until_async
 from plugins_kafka import KafkaMachine, kafka_machines
 
 from leasehold import Fenced, SinkRejected, SinkUnavailable
-from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
+from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess, KafkaCluster
 from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable
@@ -93,8 +95,14 @@ class Reading:
         return bool(self.numbers) and self.numbers[-1] >= number
 
 
+def leaders_of(machines: list[KafkaMachine], topic: str) -> dict[int, int]:
+    """The number of each partition's broker, or -1."""
+    found = machines[0].admin().list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    return {number: partition.leader for number, partition in found.items()}
+
+
 def leader_of(machines: list[KafkaMachine], topic: str) -> KafkaMachine:
-    found = machines[0].admin().list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[0].leader
+    found = leaders_of(machines, topic)[0]
     return next(machine for machine in machines if machine.number == found)
 
 
@@ -156,6 +164,46 @@ async def test_output_is_exact_while_brokers_die_and_freeze(
         await feed.close()
 
 
+async def test_a_partition_whose_leader_does_not_answer_is_unavailable_and_leaves_the_others_alone(
+    cluster: list[KafkaMachine],
+) -> None:
+    """Its lag is unknown, and so is where it starts. For a broker that dies, the client first gives an offset that is none."""
+    name = "bank-alone"
+    await asyncio.to_thread(cluster[0].make_topic, name, 3, min_insync_replicas="1")
+    topics = Topics(machine=cluster[0], name=name)
+    for partition in range(3):
+        topics.produce(partition, [b"%d" % partition] * 2)
+    feed = KafkaChangeFeed(KafkaAccess(servers=",".join(machine.servers for machine in cluster)), name, timeout_s=1.0)
+    leaders = leaders_of(cluster, name)
+    dead = next(leader for leader in leaders.values() if leader != cluster[0].number)
+    victim = next(machine for machine in cluster if machine.number == dead)
+    for number in leaders:
+        await until_async(partial(is_there, feed, str(number)), "its events are there")
+    undo = await asyncio.to_thread(kill, cluster, victim)
+    try:
+        for number, leader in leaders.items():
+            if leader == dead:
+                for start in ("latest", "earliest", datetime(2020, 1, 1, tzinfo=UTC)):
+                    with pytest.raises(FeedUnavailable):
+                        await feed.start_of(str(number), start)
+                with pytest.raises(FeedUnavailable):
+                    await feed.lag(str(number), None)
+            else:
+                await until_async(partial(is_there, feed, str(number)), "the others are there")
+    finally:
+        await asyncio.to_thread(undo)
+        await asyncio.to_thread(victim.await_serving)
+        await feed.close()
+
+
+async def is_there(feed: KafkaChangeFeed, partition: str) -> bool:
+    """The client may wait for a broker that is away, to ask for the topic, before it asks another one."""
+    try:
+        return await feed.lag(partition, None) == 2
+    except FeedUnavailable:
+        return False
+
+
 async def test_a_batch_that_waits_for_the_only_broker_ends_when_it_comes_again() -> None:
     """The client's call that adds the position may wait for many minutes (librdkafka#5456)."""
     with kafka_machines() as [machine]:
@@ -175,6 +223,19 @@ async def test_a_batch_that_waits_for_the_only_broker_ends_when_it_comes_again()
         await heir.write(output(int(heir.position or 0), 6), PERMIT)
         assert [int(record.value or b"") for record in await committed(topics)] == [1, 2, 3, 4, 5, 6]
         await sink.close()
+
+
+async def test_a_topic_that_is_missing_is_not_created_by_a_producer() -> None:
+    """On brokers that create what any client names. A sink whose topic was deleted must not get another, empty one."""
+    with kafka_machines(auto_create_topics_enable="true") as [machine]:
+        cluster = KafkaCluster(KafkaAccess(servers=machine.servers), timeout_s=5.0)
+        ours, theirs = cluster.make_producer("ours"), Producer({"bootstrap.servers": machine.servers, "log_level": 0})
+        for name, producer in (("ours", ours), ("theirs", theirs)):
+            await asyncio.to_thread(producer.list_topics, name, PATIENCE_S)
+        topics = machine.admin().list_topics
+        await until_async(lambda: "theirs" in topics(timeout=PATIENCE_S).topics, "a client's topic")
+        assert "ours" not in topics(timeout=PATIENCE_S).topics
+        await cluster.close()
 
 
 async def test_an_owner_whose_transactional_id_the_brokers_forgot_claims_again_and_keeps_its_position() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -186,14 +187,27 @@ async def test_keys_headers_and_missing_bodies_become_columns(topics: Topics) ->
         }
 
 
-async def test_a_binary_key_needs_the_setting_that_the_error_names(topics: Topics, feed: KafkaChangeFeed) -> None:
-    topics.produce(0, [b"x"], key=b"\xff\x01")
-    with pytest.raises(MalformedRecord, match=r"`keys: base64`"):
-        await read(feed)
+async def test_a_key_that_is_not_text_stops_behind_what_precedes_it_and_names_both_remedies(
+    topics: Topics, feed: KafkaChangeFeed
+) -> None:
+    topics.produce(0, [b"%d" % number for number in range(5)], key="k")
+    topics.produce(0, [b"binary"], key=b"\xff\x01")
+    topics.produce(0, [b"behind"])
+    pages: list[Page] = []
+
+    async def read_all() -> None:
+        async for page in feed.open("0", None):
+            pages.append(page)  # noqa: PERF401  # they are looked at after an error
+
+    with pytest.raises(MalformedRecord, match=r"the key at offset 5 .*`keys: base64`") as refused:
+        await asyncio.wait_for(read_all(), PATIENCE_S)
+    assert [body for page in pages for body in page.events["body"].to_pylist()] == [b"0", b"1", b"2", b"3", b"4"]
+    remedy = re.search(r"reset the lease to '(6@[^']+)'", str(refused.value))
+    assert remedy is not None
+    assert await bodies(feed, remedy[1], count=1) == [b"behind"]
     other = KafkaChangeFeed(topics.access, topics.name, limits=ReadingLimits(keys="base64"))
-    [page] = await read(other)
+    assert (await read(other, pages[-1].to))[0].events["key"].to_pylist()[0] == "/wE="
     await other.close()
-    assert page.events["key"].to_pylist() == ["/wE="]
 
 
 async def test_offsets_that_compaction_took_are_gaps(topics: Topics, feed: KafkaChangeFeed) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from connectors.kafka.topics import PERMIT, Always, Topics, claim, committed, output
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_async
+from plugins_node import free_port
 
-from leasehold import Claim, Fenced, NotTrusted, Output, OutputRefused, Sink, SinkRejected, SinkWriter
-from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
+from leasehold import Claim, Fenced, NotTrusted, Output, OutputRefused, Sink, SinkRejected, SinkUnavailable, SinkWriter
+from leasehold.pipeline.connectors.held import Held
+from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess, KafkaCluster
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.connectors.kafka.transactions import Transactions
 from leasehold.pipeline.tracing import TraceContext
@@ -234,6 +237,13 @@ async def test_a_missing_topic_is_refused_or_created(topics: Topics, make: Make)
     assert await bodies(replace(topics, name=name)) == [b"1"]
 
 
+async def test_brokers_that_are_away_are_tried_again_before_the_first_claim() -> None:
+    sink = KafkaOutputSink(KafkaAccess(servers=f"127.0.0.1:{free_port()}"), "bank", timeout_s=1.0)
+    with pytest.raises(SinkUnavailable, match="Kafka 127"):
+        await sink.prepare()
+    await sink.close()
+
+
 @pytest.mark.parametrize("knows_limit", [True, False])
 async def test_an_event_that_is_larger_than_the_topic_takes_is_refused(
     topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch, knows_limit: bool
@@ -254,6 +264,46 @@ async def test_an_event_that_is_larger_than_the_topic_takes_is_refused(
     assert writer.position is None
     await (await sink.open(claim(2))).write(output(0, 1), PERMIT)
     assert await bodies(replace(topics, name=topic)) == [b"1"]
+
+
+@pytest.mark.parametrize("knows_limit", [True, False])
+async def test_an_event_that_is_larger_than_a_clients_default_is_taken_if_the_topic_takes_it(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch, knows_limit: bool
+) -> None:
+    async def unknown(self: KafkaCluster, topic: str) -> None: ...
+
+    if not knows_limit:
+        monkeypatch.setattr(KafkaCluster, "find_message_bytes_max", unknown)
+    topic = f"{topics.name}-large"
+    topics.machine.make_topic(topic, 1, max_message_bytes="3000000")
+    writer = await opened(make(topic), claim())
+    await writer.write(Output(table=pa.table({"body": [b"x" * 2_000_000]}), start=None, to="1", events=1), PERMIT)
+    assert [len(body or b"") for body in await bodies(replace(topics, name=topic))] == [2_000_000]
+
+
+async def test_a_limit_that_is_raised_counts_from_the_next_claim_on(topics: Topics, make: Make) -> None:
+    topic = f"{topics.name}-small"
+    topics.machine.make_topic(topic, 1, max_message_bytes="2000")
+    sink, large = make(topic), Output(table=pa.table({"body": [b"x" * 4000]}), start=None, to="1", events=1)
+    with pytest.raises(OutputRefused):
+        await (await opened(sink, claim(1))).write(large, PERMIT)
+    await raise_limit(topics, topic, 8000)
+    await (await sink.open(claim(2))).write(large, PERMIT)
+    assert await bodies(replace(topics, name=topic)) == [b"x" * 4000]
+
+
+async def raise_limit(topics: Topics, topic: str, limit: int) -> None:
+    """Until the broker shows it."""
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+    raised = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client, cluster = topics.machine.admin(), KafkaCluster(topics.access, timeout_s=PATIENCE_S)
+    client.incremental_alter_configs([raised])[raised].result(PATIENCE_S)
+
+    async def is_raised() -> bool:
+        return await cluster.find_message_bytes_max(topic) == limit
+
+    await until_async(is_raised, "the limit is raised")
+    await cluster.close()
 
 
 async def test_many_events_are_more_than_one_message_of_a_small_topic(topics: Topics, make: Make) -> None:
@@ -351,12 +401,29 @@ async def test_a_position_that_is_too_long_for_the_brokers_names_their_setting(m
     assert writer.position == "1"
 
 
-async def test_a_pending_commit_is_waited_for_and_never_missed(topics: Topics, make: Make) -> None:
-    """Without a stable read, a claim could begin before a commit that is being completed."""
-    sink = make()
-    writer = await opened(sink, claim(1))
-    for epoch in range(2, 8):
-        await writer.write(output(epoch - 2, epoch - 1), PERMIT)
-        writer = await sink.open(claim(epoch))
-        assert writer.position == str(epoch - 1)
-    assert await bodies(topics) == [b"%d" % number for number in range(1, 7)]
+async def test_a_position_is_not_known_while_any_transaction_has_it(topics: Topics, make: Make) -> None:
+    """Neither the one before is returned nor the new one, which may be aborted yet."""
+    sink, hasty = make(), make(timeout_s=1.0)
+    await (await opened(sink, claim(1))).write(output(0, 1), PERMIT)
+    foreign = topics.transactional()
+    for to, is_kept in ((5, False), (7, True)):
+        foreign.begin_transaction()
+        move(topics, foreign, to)
+        for ask in (lambda: hasty.standing("bank", "0"), lambda: hasty.open(claim(2))):
+            with pytest.raises(SinkUnavailable):
+                await ask()
+        waiting = asyncio.create_task(sink.standing("bank", "0"))
+        await asyncio.to_thread(foreign.commit_transaction if is_kept else foreign.abort_transaction, PATIENCE_S)
+        found = await waiting
+        assert found is not None
+        assert found.position == ("7" if is_kept else "1")
+    assert (await sink.open(claim(3))).position == "7"
+
+
+def move(topics: Topics, by: Producer, to: int) -> None:
+    """Move the position within its transaction, as an earlier owner would."""
+    group = Consumer({"bootstrap.servers": topics.machine.servers, "group.id": GROUP.format(topic=topics.name)})
+    held = Held(generation=0, epoch=1, owner="host-1", position=str(to), target=0)
+    place = TopicPartition(topics.name, 0, 0, held.encoded())
+    by.send_offsets_to_transaction([place], group.consumer_group_metadata(), PATIENCE_S)
+    group.close()

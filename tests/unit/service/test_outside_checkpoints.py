@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -157,6 +158,56 @@ async def test_an_account_that_is_away_is_asked_less_and_less_and_reported() -> 
 
 
 @pytest.mark.virtual
+async def test_a_position_that_is_dropped_is_not_written_until_a_newer_one_is_noted() -> None:
+    blobs = Blobs(interval_s=10.0)
+    desk = Desk(blobs)
+    desk.note(1)
+    await asyncio.sleep(1)
+    desk.note(2)
+    desk.writer.drop("a")
+    desk.writer.drop("b")
+    await asyncio.sleep(30)
+    await desk.writer.flush()
+    assert blobs.positions == {"a": "1"}
+    desk.note(3)
+    await asyncio.sleep(1)
+    assert blobs.positions == {"a": "3"}
+    await desk.stop()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_position_that_is_dropped_while_its_write_fails_is_not_written_again(is_cancelled: bool) -> None:
+    blobs = Blobs()
+    desk = Desk(blobs)
+    blobs.hangs = True
+    desk.note(1)
+    await asyncio.sleep(1)
+    desk.writer.drop("a")
+    if is_cancelled:
+        await desk.stop()
+    await until(lambda: not blobs.at_once)
+    blobs.hangs = False
+    await asyncio.sleep(100)
+    await desk.writer.flush()
+    assert (len(blobs.attempts), blobs.positions) == (1, {})
+    await desk.stop()
+
+
+@pytest.mark.virtual
+async def test_a_position_that_is_noted_behind_a_dropped_one_is_tried_again_if_its_write_fails() -> None:
+    blobs = Blobs()
+    desk = Desk(blobs)
+    desk.writer.drop("a")
+    blobs.failing = StoreUnavailable("Azure Storage answered 403")
+    desk.note(1)
+    await until(lambda: blobs.attempts)
+    blobs.failing = None
+    await until(lambda: blobs.positions == {"a": "1"})
+    await desk.stop()
+
+
+@pytest.mark.virtual
 async def test_a_fault_of_the_sdk_does_not_end_the_writer() -> None:
     blobs = Blobs()
     desk = Desk(blobs)
@@ -262,6 +313,35 @@ async def test_a_lease_that_moves_is_written_by_its_former_owner() -> None:
     for running in (first, second):
         running.host.stop()
         await running.task
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("how", ["stolen", "released by an operator", "reset"])
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_an_owner_that_lost_its_lease_does_not_set_a_position_back(how: str, is_stopped: bool) -> None:
+    """is_stopped: it finds that out only when it releases the lease."""
+    blobs = Blobs(interval_s=1000.0)
+    group, desk = Group("a"), Desk(blobs)
+    tenure = await group.tenure()
+    tenure.worker._checkpoint_writer = desk.writer
+    group.append("a", 3)
+    await until(lambda: group.leases["a"].continuation == "3")
+    assert blobs.positions == {"a": None}
+    changes: dict[str, Callable[[Lease], Lease]] = {
+        "stolen": lambda lease: lease.acquired("host-b", "host-b-9", ""),
+        "released by an operator": Lease.revoked,
+        "reset": lambda lease: lease.reset("1"),
+    }
+    group.edit("a", changes[how])
+    if is_stopped:
+        tenure.worker.stop()
+    else:
+        await tenure.look()
+    assert (await tenure.task).reason in (("shutdown",) if is_stopped else ("stolen", "lost"))
+    await asyncio.sleep(1)
+    await desk.writer.flush()
+    assert blobs.positions == {"a": None}
+    await desk.stop()
 
 
 @pytest.mark.virtual

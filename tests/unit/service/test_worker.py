@@ -17,7 +17,7 @@ from leasehold.leases.document import decode_lease
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import Claim, Output, Permit
@@ -166,6 +166,70 @@ async def test_a_sink_that_is_away_is_tried_again_ever_more_seldom(operation: st
     took = await until(group.is_delivered)
     assert 0.05 * 2 ** (failures - 1) <= took <= 0.1 * 2**failures + 1
     assert len(tenure.said("partition failed, retrying")) == failures
+    await stopped(tenure)
+
+
+class Following(Outlet):
+    """The first `follow` of a writer raises this, and first waits for `goes_on`."""
+
+    def __init__(self, group: Group, error: Exception, goes_on: Callable[[], object] = lambda: True) -> None:
+        super().__init__(group.destination, group.weather)
+        self.errors = [error]
+        self.goes_on = goes_on
+
+    async def open(self, claim: Claim) -> Any:
+        writer = await super().open(claim)
+
+        async def follow() -> None:
+            if self.errors:
+                error = self.errors.pop()
+                await until(self.goes_on)
+                raise error
+
+        writer.follow = follow  # type: ignore[method-assign]
+        return writer
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("error", [Fenced("another owner", epoch=4), Ambiguous("no answer"), SinkUnavailable("away")])
+async def test_an_idle_owner_whose_writer_fails_claims_again_with_a_higher_epoch(error: Exception) -> None:
+    group = Group("a")
+    tenure = await group.tenure(sink=Following(group, error))
+    group.append("a", 3)
+    await until(lambda: len(group.asked(of("sink", "open"))) == 2)
+    assert group.is_delivered()
+    assert group.epochs["a"] == (5 if isinstance(error, Fenced) else 2)
+    group.append("a", 2)
+    await until(group.is_delivered)
+    assert len(group.asked(of("sink", "open"))) == 2
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
+async def test_a_batch_that_is_written_while_an_idle_writer_fails_arrives_once() -> None:
+    group = Group("a", limits=ONE)
+    sink = Following(group, Ambiguous("no answer"), lambda: group.asked(of("sink", "write")))
+    tenure = await group.tenure(sink=sink)
+    group.weather.judge = lambda request: Fate(late_s=2.0 if of("sink", "write")(request) else 0.005)
+    await until(lambda: not sink.errors)
+    group.append("a", 3)
+    await until(group.is_delivered)
+    assert len(group.asked(of("sink", "open"))) == 2
+    assert [commit.claim.epoch for commit in group.destination.commits] == [1, 2, 2]
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
+async def test_what_an_abandoned_writer_raises_late_does_not_concern_its_successor() -> None:
+    group = Group("a")
+    sink = Following(group, Ambiguous("no answer"), lambda: len(group.asked(of("sink", "open"))) > 1)
+    tenure = await group.tenure(sink=sink)
+    await until(lambda: not sink.errors)
+    group.weather.judge = Once(of("sink", "write"), "refused")
+    group.append("a", 1)
+    await until(group.is_delivered)
+    await asyncio.sleep(100)
+    assert len(group.asked(of("sink", "open"))) == 2
     await stopped(tenure)
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
+from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
+from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.service.config.kafka import KafkaFeed
 from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Settings
@@ -52,6 +55,12 @@ def test_two_pipelines_may_not_commit_to_one_group() -> None:
     settings(f"{ours}, commits: true", f"{theirs}1, commits: true")
     with pytest.raises(ConfigurationError, match=r"'p0' and 'p1' would commit .* give each a `group` of its own"):
         settings(f"{ours}, commits: true", f"{theirs}, commits: true")
+
+
+async def test_leases_belong_to_a_topic_whichever_of_its_brokers_are_listed() -> None:
+    for kind in (KafkaChangeFeed, KafkaOutputSink):
+        identities = [kind(KafkaAccess(servers=servers), "orders").identity for servers in ("a:9092,b:9092", "c:9092")]
+        assert identities == ["kafka:orders", "kafka:orders"]
 
 
 async def test_offsets_are_committed_only_on_request() -> None:
