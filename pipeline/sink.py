@@ -242,7 +242,8 @@ class SinkWriter(ABC):
         """Bring `state` up to date, if it ages while others write to the destination.
 
         Called once per renew interval while the partition is idle; a batch may be written meanwhile. A destination that does not
-        answer is not an error: the state stays as it is. Raises Fenced, Ambiguous if only another claim helps.
+        answer is not an error: the state stays as it is. Raises Fenced, Ambiguous or SinkUnavailable if only another claim helps;
+        another error ends the owner's work.
         """
 
     @property

@@ -42,10 +42,11 @@ PAUSES = Backoff(first_s=1.0, max_s=60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noted:
-    """The position of a lease, to be written from `due_at` on (Clock seconds)."""
+    """The position of a lease, to be written from `due_at` on, and not again after `until` (Clock seconds)."""
 
     lease: Lease
     due_at: float
+    until: float = inf
 
 
 class CheckpointWriter:
@@ -66,9 +67,15 @@ class CheckpointWriter:
         self._woken = asyncio.Event()
 
     def note(self, lease: Lease, *, now: bool = False) -> None:
-        """Note a position to be written; the newest one counts. now: write it without waiting for the interval."""
-        due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._outside.interval_s
-        self._noted[lease.partition] = _Noted(lease=lease, due_at=due_at)
+        """Note a position to be written; the newest one counts.
+
+        now: write it at once, and do not try for long, because the next owner writes newer ones.
+        """
+        if now:
+            noted = _Noted(lease=lease, due_at=-inf, until=self._clock.monotonic() + FLUSH_TIMEOUT_S)
+        else:
+            noted = _Noted(lease=lease, due_at=self._began_at.get(lease.partition, -inf) + self._outside.interval_s)
+        self._noted[lease.partition] = noted
         self._dropped.discard(lease.partition)
         self._woken.set()
 
@@ -139,7 +146,7 @@ class CheckpointWriter:
         return None
 
     def _note_again(self, noted: _Noted) -> None:
-        if noted.lease.partition not in self._dropped:
+        if noted.lease.partition not in self._dropped and self._clock.monotonic() < noted.until:
             self._noted.setdefault(noted.lease.partition, noted)
 
 

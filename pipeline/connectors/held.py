@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.targets import target_of
-from leasehold.pipeline.errors import Fenced, SinkRejected
+from leasehold.pipeline.errors import FeedError, Fenced, SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.publishing_writer import generation_lost
 from leasehold.pipeline.sink import Claim, reset_command, to_write_again
@@ -64,12 +64,8 @@ def claimed(claim: Claim, held: Held | None, partitions: int, where: str) -> Hel
     Raises SinkRejected.
     """
     begins = held is None or held.generation < claim.generation
-    if held is not None and not begins and claim.compare(held.position, claim.continuation) < 0:
-        raise SinkRejected(
-            f"{where} is at {held.position or 'the beginning'}, and the lease was at {claim.continuation} already: it was"
-            " restored, or it lost the position and a late owner wrote an old one. If the output up to the lease's position is"
-            f" there, continue with {reset_command(claim, str(claim.continuation))}. Otherwise {to_write_again(claim)}"
-        )
+    if held is not None and not begins:
+        _check_order(claim, held.position, where)
     pinned = None if held is None else str(held.target)
     target = target_of(claim.partition, [str(number) for number in range(partitions)], pinned)
     if target is None:
@@ -82,3 +78,18 @@ def claimed(claim: Claim, held: Held | None, partitions: int, where: str) -> Hel
         target=int(target),
         has_ended=held is not None and not begins and held.has_ended,
     )
+
+
+def _check_order(claim: Claim, position: str | None, where: str) -> None:
+    """Raises SinkRejected if the broker's position is before the lease's."""
+    try:
+        is_behind = claim.compare(position, claim.continuation) < 0
+    except FeedError as error:
+        raise SinkRejected(f"{where} has a position that does not fit the lease's: {error}") from error
+    if is_behind:
+        there, back, on = position or "the beginning", reset_command(claim, position or "earliest"), claim.continuation
+        raise SinkRejected(
+            f"{where} is at {there}, and the lease is at {on} already. Look where the output ends. If it ends where the broker"
+            f" is, which was restored, continue with {back}. If it ends where the lease is, or if the leases are new, continue"
+            f" with {reset_command(claim, str(on))}. Otherwise {to_write_again(claim)}"
+        )

@@ -142,8 +142,8 @@ class PulsarFeed(Pulsar, FeedSettings):
     )
     allows_gaps: bool = Field(
         default=False,
-        description="Whether entries that no reader sees are passed. Marks of transactions need it. Otherwise they stop the"
-        " partition, because parts of a message in chunks may lie there, and be lost.",
+        description="Whether entries that no reader sees are passed. Transactions, replicated subscriptions and the broker's"
+        " entry filters need it. Otherwise they stop the partition, because parts of a message in chunks may lie there.",
     )
     page_events_max: Count = Field(default=1000, description="The most events that are requested at once.")
 

@@ -60,6 +60,10 @@ FORBIDDEN = frozenset(
         KafkaError._SSL,  # noqa: SLF001
     )
 )
+UNSUPPORTED = frozenset(
+    (KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST, KafkaError._UNSUPPORTED_FEATURE)  # noqa: SLF001
+)
+"""Services that speak Kafka's protocol do not have all of its requests."""
 MOVING = frozenset(
     (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE)
 )
@@ -184,7 +188,7 @@ class KafkaCluster:
         try:
             found = await asyncio.wrap_future(futures[resource])
         except KafkaException as error:
-            if error.args[0].code() not in FORBIDDEN:
+            if error.args[0].code() not in FORBIDDEN | UNSUPPORTED:
                 raise
             return None
         return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
@@ -205,7 +209,7 @@ class KafkaCluster:
                 own: dict[str, Any] = {
                     "error_cb": self._note,
                     "topic.metadata.refresh.interval.ms": REFRESH_MS,
-                    "socket.timeout.ms": max(1000, int(self.timeout_s * 1000)),
+                    "socket.timeout.ms": max(1000, min(300_000, int(self.timeout_s * 1000))),  # the client's bounds
                 }
                 self._admin = await self.run(lambda: AdminClient(self._configuration() | own))
             return self._admin

@@ -83,7 +83,7 @@ class KafkaChangeFeed(ChangeFeed):
 
     @property
     def identity(self) -> str:
-        """It has no addresses of servers, because a cluster has many. Positions have the topic's id."""
+        """It has no addresses of servers, because a cluster has many. Positions have the topic's id, if brokers give ids."""
         return f"kafka:{self._topic}"
 
     @property

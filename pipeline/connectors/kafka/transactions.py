@@ -113,7 +113,7 @@ class Transactions(OwnThread):
                 except BufferError:  # events come faster than the brokers take them
                     if not len(producer):
                         raise OutputRefused(
-                            f"an event is larger than {BUFFER_KB} KiB, which the client can hold"
+                            f"an event is larger than {BUFFER_KB} KiB, the most that the client can hold"
                         ) from None
                     wait(producer.poll)
         while len(producer):

@@ -124,14 +124,11 @@ class NatsConnection:
             raise Unanswered(f"{what}: the connection to {self.access.servers} was closed") from error
         except Error as error:
             raise Unreachable(f"{what}: {_text_of(error)}") from error
-        found = _answer_in(what, answer, self.explanation)
-        self._trouble = ""
-        return found
+        return _answer_in(what, answer)
 
-    @property
-    def explanation(self) -> str:
-        """The last error that the server sent beside its answers, such as a missing permission. For texts."""
-        return f" (before: {self._trouble})" if self._trouble else ""
+    def explained(self, since: float) -> str:
+        """The last error that the server sent beside its answers, such as a missing permission. since: on the loop's clock."""
+        return f" ({self._trouble})" if self._troubled_at >= since and self._trouble else ""
 
     async def send(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
@@ -210,7 +207,7 @@ def _url_of(server: str) -> str:
     return f"nats://{server.strip().removeprefix('nats://')}"
 
 
-def _answer_in(what: str, answer: Msg, explanation: str) -> dict[str, Any]:
+def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
     try:
         found = parsed_json(answer.data, JSON_LEVELS_MAX)
     except ValueError as error:
@@ -223,7 +220,7 @@ def _answer_in(what: str, answer: Msg, explanation: str) -> dict[str, Any]:
         code, number, text = int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unanswered(f"{what}: the answer's error is not one of JetStream") from error
-    raise RefusedRequest(what, code, number, text + explanation)
+    raise RefusedRequest(what, code, number, text)
 
 
 def _text_of(error: BaseException) -> str:

@@ -5,6 +5,7 @@ The lease has the position, so the server needs none. A pull limits its events a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections import deque
@@ -102,10 +103,11 @@ class StreamConsumer:
 
     async def _next(self) -> Msg:
         """Raises Broken."""
+        began_at = asyncio.get_running_loop().time()
         try:
             return await heeding(self._subscription.next_msg(timeout=IDLE_S + self._stream.connection.timeout_s))
         except NoneCame as error:
-            raise Broken(f"the server does not answer{self._stream.connection.explanation}") from error
+            raise Broken(f"the server does not answer{self._stream.connection.explained(began_at)}") from error
         except Error as error:
             raise Broken(str(error)) from error
 

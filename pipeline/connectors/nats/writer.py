@@ -98,7 +98,7 @@ class NatsWriter(HeldWriter[Outgoing]):
 
     async def _put(self, messages: Sequence[Outgoing], change: Change, check: Callable[[], None]) -> None:
         async with self._turn:
-            held, connection = change(self._held), self._stream.connection
+            held, connection, began_at = change(self._held), self._stream.connection, asyncio.get_running_loop().time()
             *before, last = batch_of(self._stream.name, messages, self._position_of(held))
             try:
                 await self._check_sizes(messages)
@@ -108,7 +108,7 @@ class NatsWriter(HeldWriter[Outgoing]):
                 what = f"publishing to '{self._stream.subject}'"
                 answer = await connection.request(last.subject, last.payload, last.headers, what=what)
             except NatsError as error:
-                raise as_sink_error(error) from error
+                raise as_sink_error(error, connection.explained(began_at)) from error
             sequence = answer.get("seq")
             if answer.get("stream") != self._stream.name or not isinstance(sequence, int):
                 raise Ambiguous(f"{what}: another client than stream '{self._stream.name}' has answered")
@@ -161,8 +161,8 @@ def batch_of(stream: str, events: Sequence[Outgoing], position: Outgoing) -> lis
     return [*numbered[:-1], replace(numbered[-1], headers=numbered[-1].headers | expected | {"Nats-Batch-Commit": "1"})]
 
 
-def as_sink_error(error: NatsError) -> PipelineError:
-    """What the error of an unacknowledged publication, or of another request, means to a sink."""
+def as_sink_error(error: NatsError, beside: str = "") -> PipelineError:
+    """What the error of an unacknowledged publication, or of another request, means to a sink. beside: appended to a pause's."""
     if isinstance(error, Unanswered):
         return Ambiguous(str(error))
     if isinstance(error, Forbidden):
@@ -174,4 +174,4 @@ def as_sink_error(error: NatsError) -> PipelineError:
             return Outpaced(f"another owner has claimed the lease: {error}")
         if (error.status < 500 and error.number not in PASSING) or error.number == NOT_CLUSTERED:
             return SinkRejected(str(error))
-    return SinkUnavailable(str(error))
+    return SinkUnavailable(f"{error}{beside}")

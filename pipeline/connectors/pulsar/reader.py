@@ -22,9 +22,9 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecor
 from leasehold.pipeline.event import Page
 
 WAIT_S = 0.25
-"""The longest time that one call takes, and so the longest time from a reader's end to its thread's end."""
+"""How long one call waits for an event. It takes longer only while the broker does not answer."""
 AT_END_S = 5.0
-"""A reader that has seen the end has missed nothing if its broker last answered so recently. Retention takes longer."""
+"""A reader has missed nothing if its broker had nothing more so recently. Retention takes longer."""
 LOOK_S = 1.0
 """How often a reader without events asks its broker whether there are any."""
 
@@ -55,13 +55,19 @@ class TopicReader:
         self._place = self._fetched = place
         self._held: deque[pulsar.Message] = deque()
         self._is_found = place is None
-        self._is_at_end = False
+        self._at_end_at: float | None = None
         self._heard_at = time.monotonic()
         self._reader = broker.make_reader(topic, place, events_max=limits.events_max)
 
     def _find(self, place: MessagePlace) -> None:
         """Raises PlaceGone."""
-        first = self._reader.read_next(self._broker.patience_ms) if self._reader.has_message_available() else None
+        try:
+            first = self._reader.read_next(self._broker.patience_ms) if self._reader.has_message_available() else None
+        except pulsar.Timeout:
+            if not self._reader.is_connected():
+                raise
+            self._is_found = True  # the last chunk of a message is all that there is, and is not given
+            return
         if first is None or place_in(first).ledger != place.ledger:
             raise PlaceGone(place, None if first is None else place_in(first))
         self._is_found = True
@@ -71,8 +77,8 @@ class TopicReader:
         """The next page; None if nothing arrived within WAIT_S. Raises PlaceGone, FeedError."""
         if self._place is not None and not self._is_found:
             self._find(self._place)
-        if self._is_at_end and time.monotonic() - self._heard_at >= AT_END_S:
-            self._is_at_end = False
+        if self._at_end_at is not None and not self._is_at_end():
+            self._at_end_at = None
             if self._place is not None:
                 self._look_again(self._place)
         if not self._held and not self._await():
@@ -103,10 +109,16 @@ class TopicReader:
         if not self._reader.is_connected():
             if silent_s > self._broker.timeout_s:
                 raise FeedUnavailable(f"topic '{self._topic}': no connection for {self._broker.timeout_s:g} s")
-        elif silent_s >= LOOK_S or not self._is_at_end:
-            self._is_at_end = not self._reader.has_message_available()
+        elif silent_s >= LOOK_S or self._at_end_at is None:
+            is_at_end = not self._reader.has_message_available()
             self._heard_at = time.monotonic()
+            if is_at_end:  # an event that is on its way now does not undo what was known a moment ago
+                self._at_end_at = self._heard_at
         return False
+
+    def _is_at_end(self) -> bool:
+        """Whether nothing can have been missed since the last event."""
+        return self._at_end_at is not None and time.monotonic() - self._at_end_at < AT_END_S
 
     def _fetch(self, wait_ms: int) -> bool:
         """Put a new event into `_held`. False if none arrives."""
@@ -129,8 +141,7 @@ class TopicReader:
 
     def _check_place(self, following: MessagePlace) -> None:
         """Raises PlaceGone if retention has overtaken this reader."""
-        is_at_end = self._is_at_end and time.monotonic() - self._heard_at < AT_END_S
-        if self._place is not None and not is_at_end and following.ledger != self._place.ledger:
+        if self._place is not None and not self._is_at_end() and following.ledger != self._place.ledger:
             self._look_again(self._place)
 
     def _look_again(self, place: MessagePlace) -> None:
@@ -150,9 +161,9 @@ class TopicReader:
         if self._limits.allows_gaps or is_in_chunks(message) or not is_gap(before, place):
             return
         raise MalformedRecord(
-            f"topic '{self._topic}': entries before {place} cannot be read: they are parts of a message in chunks, marks of"
-            " transactions, or damaged. If nothing publishes in chunks here, set `allows_gaps: true` of the feed. To pass only"
-            f" this gap, reset the lease to '{place.before}'"
+            f"topic '{self._topic}': entries before {place} cannot be read. They may be damaged, parts of a message in chunks,"
+            " marks of transactions or of replicated subscriptions, or what the broker filters. If nothing publishes in chunks"
+            f" here, set `allows_gaps` of the feed. To pass only this gap, reset the lease to '{place.before}'"
         )
 
     def _page(self, messages: list[pulsar.Message]) -> Page:
@@ -168,7 +179,7 @@ class TopicReader:
                 f"topic '{self._topic}': {error}. To continue without this event, reset the lease to '{place}'"
             ) from None
         places = [place_in(message) for message in messages]
-        self._place, self._is_at_end = places[-1], False
+        self._place, self._at_end_at = places[-1], None
         return Page(table, str(places[-1]), lambda n: str(places[n - 1]))
 
 

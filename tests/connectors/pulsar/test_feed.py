@@ -136,7 +136,7 @@ async def test_a_reader_at_the_end_is_lost_where_retention_passes_it_only_if_it_
 
     def noted(self: TopicReader) -> bool:
         has_come = wait(self)
-        looks.append(self._is_at_end)
+        looks.append(self._at_end_at is not None)
         return has_come
 
     async def has_looked() -> bool:

@@ -115,6 +115,22 @@ async def test_a_release_is_written_at_once() -> None:
 
 
 @pytest.mark.virtual
+async def test_a_release_is_not_written_late_since_the_next_owner_may_be_ahead() -> None:
+    blobs = Blobs()
+    desk = Desk(blobs)
+    blobs.failing = StoreUnavailable("away")
+    desk.note(1, now=True)
+    await asyncio.sleep(FLUSH_TIMEOUT_S - 1)
+    tries = len(blobs.attempts)
+    await asyncio.sleep(60)
+    blobs.failing = None
+    await asyncio.sleep(600)
+    assert tries > 1
+    assert blobs.written == []
+    await desk.stop()
+
+
+@pytest.mark.virtual
 async def test_a_position_that_is_noted_while_a_write_begins_is_written() -> None:
     blobs = Blobs()
     desk = Desk(blobs)
