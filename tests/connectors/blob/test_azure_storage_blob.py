@@ -38,7 +38,9 @@ ACCOUNT = "devstoreaccount1"
 
 
 def code_of(refused: pytest.ExceptionInfo[HttpResponseError]) -> str:
-    return str(refused.value.error_code)  # type: ignore[attr-defined]  # which the SDK of Blob Storage adds
+    """As the service names it, which is the value of the SDK's own name."""
+    code = refused.value.error_code  # type: ignore[attr-defined]  # which the SDK of Blob Storage adds
+    return str(getattr(code, "value", code))
 
 
 @pytest.fixture
