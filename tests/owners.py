@@ -25,6 +25,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, out + errors
 
 
-def is_stopped(process: subprocess.Popen[str]) -> bool:
-    state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "T"
+def is_stopped(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> bool:
+    """Whether all threads are."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)

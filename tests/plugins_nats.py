@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from owners import is_stopped
 from patience import PATIENCE_S, until
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
@@ -43,8 +44,12 @@ class NatsMachine:
         self._port = self.url.rpartition(":")[2]
 
     def send(self, number: signal.Signals) -> None:
-        assert self._process is not None, "it was started"
-        self._process.send_signal(number)
+        """A server that is stopped answers nothing from then on."""
+        process = self._process
+        assert process is not None, "it was started"
+        process.send_signal(number)
+        if number == signal.SIGSTOP:
+            until(lambda: is_stopped(process), "the server is stopped")
 
     def kill(self) -> None:
         if self._process is not None:

@@ -19,7 +19,7 @@ from lab.servers.blob_wire import Wire, between
 from patience import PATIENCE_S
 
 from leasehold.common.azure import storage_account_of
-from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.errors import RETRY_AFTER_MAX_S, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
 from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer, account
 from leasehold.leases.stores.blob.account import _REMEDIES
 
@@ -166,7 +166,7 @@ async def test_a_call_throttled_for_longer_than_it_may_take_is_not_done_and_says
     for call in (store.replace(ID, "{}", etag), store.read(ID), store.list("")):
         with pytest.raises(StoreUnavailable, match="throttled") as caught:
             await call
-        assert caught.value.retry_after_s == 120
+        assert caught.value.retry_after_s == RETRY_AFTER_MAX_S, "120 s are more than any pause"
     assert wire.requests["set"] == 1
 
 
