@@ -61,8 +61,9 @@ everything: setup  ## every tier and program but image, interop and the hours-lo
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-# The first build of KEDA takes long, so it is niced. Go and Maven keep what they have built.
+# The first build of KEDA takes long, so it is niced and names what it has compiled. Go and Maven keep what they have built.
 interop: setup node  # KEDA's scalers, the processors of Go and Java, Spark's readers of Delta and Kafka and Pulsar's Java client beside hosts and sinks; needs Go and Maven, and skips what lacks a tool
+	@if command -v go > /dev/null; then cd tests/interop/go && nice -n 19 go build -v -o $(CURDIR)/build/interop/go .; fi
 	nice -n 19 $(PYTEST) -p no:xdist --timeout 3600 tests/interop
 
 bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases, and four platforms: a table, docs/performance.md (ONLY=hub)

@@ -44,7 +44,7 @@ def build(line: list[str], folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def go() -> str:
-    """The program in tests/interop/go. The first build takes up to half an hour: KEDA has a thousand dependencies."""
+    """The program in tests/interop/go, which `make interop` has built in sight: KEDA has a thousand dependencies."""
     line = [tool("go", "Go 1.26"), "build", "-o", str(BUILD / "go"), "."]
     build(line, FOLDER / "go")
     return str(BUILD / "go")
