@@ -123,10 +123,10 @@ chaos: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  # the bank throu
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m lab.scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m lab.scenarios.chaos --minutes 60 --faults $(or $(FAULTS),54) $(if $(FAULTS),,--kills 30)
-cluster: setup $(ARCHIVE)  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 60 times and more while the bank works (FAULTS=40)
+CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m lab.scenarios.chaos --minutes 150 --faults $(or $(FAULTS),100) $(if $(FAULTS),,--kills 60)
+cluster: setup $(ARCHIVE)  # transforms and hosts on a standalone cluster and a Connect server, then the bank on each while 60 of its parts are killed: hours (FAULTS=40)
 	@.ci/setup spark-other
-	@$(call TIER,cluster)
+	@EXECUTORS_AWAY_S=$(or $(EXECUTORS_AWAY_S),180) $(call TIER,cluster)
 	@$(call TIER,on-cluster)
 	@$(call TIER,over-connect)
 	@$(CHAOS_ON) --spark cluster
