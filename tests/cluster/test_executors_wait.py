@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-from cluster.engines import SQL, engine_on, prepared, until_it_waits
+import yaml
+from cluster.engines import AWAY_S, SQL, engine_on, prepared, until_it_waits
 from jobs import MakeBatch, keyed
 from lab.servers.spark_cluster import SparkCluster, running
+from patience import PATIENCE_S, until
+from plugins_cli import Command, Commands
+from plugins_cluster import settings_on
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
@@ -24,6 +32,70 @@ ALLOCATION = {
     "spark_dynamicAllocation_shuffleTracking_enabled": "true",
     "spark_dynamicAllocation_executorIdleTimeout": "2s",
 }
+
+
+TIMEOUT_S = 12
+"""`batch_timeout_s` of a host. Each of its waits is longer."""
+
+
+class Waiting:
+    """A host over files, whose transform needs executors, and how to ask it."""
+
+    def __init__(self, cluster: SparkCluster, folder: Path, leasehold: Commands) -> None:
+        self._words = folder / "words.jsonl"
+        self._written = 0
+        settings = {
+            "leases": {"type": "sqlite", "path": "state/leases.db"},
+            "api": {"port": 0},
+            "log": {"format": "json"},
+            "spark": settings_on(cluster, "cluster"),
+            "pipelines": [
+                {
+                    "name": "copy",
+                    "feed": {"type": "files", "path": "words.jsonl"},
+                    "sql": "SELECT partition, body FROM events",
+                    "sink": {"type": "log", "path": "state/copied"},
+                    "batch_timeout_s": TIMEOUT_S,
+                }
+            ],
+        }
+        (folder / "host.yaml").write_text(yaml.safe_dump(settings))
+        self.write()
+        self._command: Command = leasehold("run", "host.yaml")
+        until(lambda: self._command.found(r'"url": "(http://[^"]+)"'), "the API listens")
+
+    def write(self) -> None:
+        self._written += 1
+        with self._words.open("a") as file:
+            file.write(f'{{"word": {self._written}}}\n')
+
+    def ask(self, path: str) -> httpx.Response:
+        url = self._command.found(r'"url": "(http://[^"]+)"')
+        return httpx.get(f"{url}{path}", timeout=PATIENCE_S, trust_env=False)
+
+    @property
+    def problems(self) -> str:
+        return " ".join(self.ask("/api/pipelines").json()["items"][0]["problems"])
+
+    def metric(self, name: str) -> float:
+        lines = self.ask("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"leasehold_{name}{{"))
+
+    @property
+    def waits(self) -> list[dict[str, Any]]:
+        found = (host["executors_wait"] for host in self.ask("/api/hosts").json()["items"])
+        return [wait for wait in found if wait is not None]
+
+    def waits_longer_than_a_batch_may_take(self) -> bool:
+        now = datetime.now(UTC)
+        return any((now - datetime.fromisoformat(wait["since"])).total_seconds() > 2 * TIMEOUT_S for wait in self.waits)
+
+    def has_delivered_all(self) -> bool:
+        return self.metric("events_delivered_total") == self._written
+
+    @property
+    def failures(self) -> list[str]:
+        return [line for line in self._command.err.splitlines() if '"level": "error"' in line]
 
 
 @pytest.fixture
@@ -112,3 +184,29 @@ async def test_a_master_that_is_away_while_a_job_waits_is_noticed(
         finally:
             for part in (cluster.master, *cluster.workers):
                 part.start()
+
+
+def test_a_host_shows_its_wait_from_its_start_and_counts_no_failure(
+    empty_cluster: SparkCluster, tmp_path: Path, leasehold: Commands
+) -> None:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    host = Waiting(empty_cluster, folder, leasehold)
+    until(lambda: "executors" in host.problems, "the host shows while it starts that it waits")
+    assert "Spark" in host.ask("/health/ready").text
+    assert host.metric("executors_wait_seconds") > 0
+    time.sleep(AWAY_S)
+    for worker in empty_cluster.workers:
+        worker.start()
+    until(host.has_delivered_all, "the host has delivered what waited")
+    for worker in empty_cluster.workers:
+        worker.kill()
+    host.write()
+    until(host.waits_longer_than_a_batch_may_take, "a batch waits for longer than it may take")
+    assert "executors" in host.problems
+    assert host.failures == []
+    for worker in empty_cluster.workers:
+        worker.start()
+    until(host.has_delivered_all, "the host has delivered what waited in the middle of its work")
+    until(lambda: not host.waits, "the wait is over")
+    assert host.failures == []
