@@ -21,6 +21,7 @@ PINNED = re.compile(r"(?P<action>[\w.-]+/[\w./-]+)@(?P<commit>[0-9a-f]{40}) # v\
 MORE = {
     "codeql.yml: analyze": {"contents": "read", "security-events": "write"},
     "release.yml: pypi": {"id-token": "write"},
+    "release.yml: pypi-emulators": {"id-token": "write"},
     "release.yml: image": {"contents": "read", "packages": "write"},
     "release.yml: sign": {"id-token": "write", "packages": "write"},
     "release.yml: chart": {"id-token": "write", "packages": "write"},
@@ -115,6 +116,20 @@ def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
     runs = [step.get("run", "") for step in load(GITHUB / "workflows" / "release.yml")["jobs"]["build"]["steps"]]
     made = [run.split()[1] for run in runs if run.startswith("make ")]
     assert made == ["tagged", "dist"]
+
+
+def test_each_package_has_an_environment_of_its_own_and_is_uploaded_after_the_images() -> None:
+    """PyPI permits one pending publisher for each environment."""
+    release = load(GITHUB / "workflows" / "release.yml")["jobs"]
+    kept = {
+        name: step["with"]["path"] for step in release["build"]["steps"] if (name := step.get("with", {}).get("name"))
+    }
+    uploads = [(release[name]["environment"]["name"], release[name]) for name in ("pypi-emulators", "pypi")]
+    assert [name for name, _ in uploads] == ["pypi-emulators", "pypi"]
+    packages = [job["steps"][0]["with"]["name"] for _, job in uploads]
+    assert packages == ["leasehold-emulators", "leasehold-processor"]
+    assert [kept[name] for name in packages] == ["dist/leasehold_emulators-*", "dist/leasehold_processor-*"]
+    assert [job["needs"] for _, job in uploads] == ["image", "pypi-emulators"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
