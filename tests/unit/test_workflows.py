@@ -118,6 +118,16 @@ def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
     assert made == ["tagged", "dist"]
 
 
+def test_an_image_is_run_after_it_is_pushed_and_before_anything_names_it() -> None:
+    steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
+    (pushed,) = [number for number, step in enumerate(steps) if step.get("id") == "push"]
+    tried, noted, kept = steps[pushed + 1 : pushed + 4]
+    assert tried["run"].startswith('image/try "$NAME@$DIGEST"')
+    assert tried["env"]["DIGEST"] == noted["env"]["DIGEST"] == "${{ steps.push.outputs.digest }}"
+    assert kept["with"]["name"].startswith("digest-")
+    assert os.access(ROOT / "image" / "try", os.X_OK)
+
+
 def test_each_package_has_an_environment_of_its_own_and_is_uploaded_after_the_images() -> None:
     """PyPI permits one pending publisher for each environment."""
     release = load(GITHUB / "workflows" / "release.yml")["jobs"]
