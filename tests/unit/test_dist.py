@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import dist
+import pytest
 from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,13 @@ ROOT = Path(__file__).parents[2]
 def test_the_wheel_is_made_of_the_packages_that_it_may_install() -> None:
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert set(made["packages"]) == dist.PACKAGES
+
+
+@pytest.mark.parametrize("path", ["pyproject.toml", "emulators/pyproject.toml"])
+def test_a_later_build_uses_the_same_build_tools(path: str) -> None:
+    """Each wheel names the version of hatchling."""
+    required = tomllib.loads((ROOT / path).read_text())["build-system"]["requires"]
+    assert [each for each in required if not re.fullmatch(r"[\w-]+==[\d.]+", each)] == []
 
 
 def test_the_sdist_takes_folders_and_files_of_the_top_alone() -> None:

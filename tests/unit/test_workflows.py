@@ -118,6 +118,13 @@ def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
     assert made == ["tagged", "dist"]
 
 
+def test_the_files_of_an_image_have_the_time_of_the_commit() -> None:
+    steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
+    (pushed,) = [step["with"] for step in steps if step.get("id") == "push"]
+    assert any("SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)" in step.get("run", "") for step in steps)
+    assert "rewrite-timestamp=true" in pushed["outputs"].split(",")
+
+
 def test_an_image_is_run_after_it_is_pushed_and_before_anything_names_it() -> None:
     steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
     (pushed,) = [number for number, step in enumerate(steps) if step.get("id") == "push"]
