@@ -185,7 +185,7 @@ def test_advisories_are_asked_for_each_day() -> None:
 
 def test_dependabot_looks_where_there_is_something_to_look_at() -> None:
     updates = {each["package-ecosystem"]: each for each in load(GITHUB / "dependabot.yml")["updates"]}
-    files = {"uv": "uv.lock", "npm": "package.json", "github-actions": "", "docker": "Dockerfile"}
+    files = {"uv": "uv.lock", "npm": "package.json", "github-actions": ""}
     assert updates.keys() == files.keys()
     for system, file in files.items():
         folders = updates[system].get("directories") or [updates[system]["directory"]]
