@@ -118,6 +118,18 @@ def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
     assert made == ["tagged", "dist"]
 
 
+def test_the_image_is_tried_with_all_tools_each_week_and_where_its_build_changes() -> None:
+    workflow = load(GITHUB / "workflows" / "image.yml")
+    assert {"pull_request", "schedule"} < workflow["on"].keys()
+    paths = [path.removesuffix("/**") for path in workflow["on"]["pull_request"]["paths"]]
+    assert {"Dockerfile", "image", "pyproject.toml", "uv.lock"} < set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    (installed,) = re.findall(
+        r"apt-get install .*", "\n".join(step.get("run", "") for step in workflow["jobs"]["image"]["steps"])
+    )
+    assert {"buildah", "debootstrap", "haproxy"} < set(installed.split())
+
+
 def test_the_files_of_an_image_have_the_time_of_the_commit() -> None:
     steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
     (pushed,) = [step["with"] for step in steps if step.get("id") == "push"]
