@@ -1,8 +1,8 @@
 """Prepares a release: `make release VERSION=0.3.0`.
 
-It refuses unless the working tree, the branch, the version, the changelog and the README are ready. Then it sets the version in every place,
-dates the changelog, runs `CHECKS`, commits and writes an annotated tag. It pushes nothing: it prints what to push, and which
-points of docs/maintainers.md are left to a person.
+It refuses unless the working tree, the branch, the version, the changelog and the README are ready. Then it sets the version in
+every place, dates the changelog, runs `CHECKS`, commits and writes an annotated tag. It pushes nothing: it prints what to push,
+and which points of docs/maintainers.md are left to a person.
 """
 
 from __future__ import annotations
