@@ -40,6 +40,11 @@ WORKDIR /var/lib/leasehold
 USER 10001:10001
 ENTRYPOINT ["/opt/leasehold/bin/leasehold"]
 
+# Texts of licences that the wheel of psycopg-binary and Java's folder lack for their libraries: Debian's packages of these have them.
+FROM base AS texts
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends libnss-wrapper libpq5
+
 # Slimmed, without Spark's jars and scripts, and compiled. (Symbols are for debuggers.)
 FROM environment AS environment-thin
 RUN site=/opt/leasehold/lib/python3.13/site-packages \
@@ -48,7 +53,8 @@ RUN site=/opt/leasehold/lib/python3.13/site-packages \
  && /opt/leasehold/bin/python -B -X no_debug_ranges image/compiled.py $site bare \
  && /opt/leasehold/bin/python -B image/compiled.py
 COPY --from=base /var/lib/dpkg/status /build/base
-RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc - > /opt/leasehold/THIRD-PARTY.txt
+COPY --from=texts /usr/share/doc /build/texts
+RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc texts /opt/leasehold/licenses - > /opt/leasehold/THIRD-PARTY.txt
 
 # And what is below both, without what only installs packages.
 FROM base AS base-thin
@@ -84,7 +90,8 @@ COPY tests/java_archive.py image/
 RUN SPARK_LOCAL_IP=127.0.0.1 /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa \
  && test -s /opt/leasehold/spark.jsa
 COPY --from=base /var/lib/dpkg/status /build/base
-RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc /opt/java > /opt/leasehold/THIRD-PARTY.txt
+COPY --from=texts /usr/share/doc /build/texts
+RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc texts /opt/leasehold/licenses /opt/java > /opt/leasehold/THIRD-PARTY.txt
 
 # In one layer, since what a later layer takes out of an earlier one still has to be pulled. Both images are run in the same way.
 FROM scratch AS thin

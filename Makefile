@@ -10,6 +10,7 @@ endif
 export PYTHONPYCACHEPREFIX = $(CURDIR)/build/pycache
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = .venv/bin/pytest
+COMMA = ,
 # A tier of the tests, beside LOAD busy processes (docs/maintainers.md lists the tiers).
 TIER = .venv/bin/python tests/tier.py $(1) $(if $(LOAD),--load $(LOAD))
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
@@ -64,7 +65,7 @@ check: lint types arrows  ## lint, format, types and import arrows
 # The first build of KEDA takes long, so it is niced and names what it has compiled. Go and Maven keep what they have built.
 interop: setup node  # KEDA's scalers, the processors of Go and Java, Spark's readers of Delta and Kafka and Pulsar's Java client beside hosts and sinks; needs Go and Maven, and skips what lacks a tool
 	@if command -v go > /dev/null; then cd tests/interop/go && nice -n 19 go build -v -o $(CURDIR)/build/interop/go .; fi
-	nice -n 19 $(PYTEST) -p no:xdist --timeout 3600 tests/interop
+	@nice -n 19 $(call TIER,interop)
 
 bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases, and four platforms: a table, docs/performance.md (ONLY=hub)
 	@.ci/setup bench
@@ -89,7 +90,7 @@ thorough: setup  # the unit tests once more, with fifty times as many examples f
 	@$(call TIER,unit) --hypothesis-profile=thorough
 
 matrix: setup  # the unit tests on every Python that is found, 3.11 or newer, and a table (PYTHONS="/path/a /path/b" for others)
-	@.venv/bin/python .ci/matrix
+	@$(call TIER,matrix) --command .venv/bin/python .ci/matrix
 
 fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/api/test_app_openapi.py
@@ -172,7 +173,7 @@ image: setup node  ## the container image, built by buildah and tried, pods too:
 	image/build $(if $(TARGET),leasehold-$(TARGET) $(TARGET))
 	$(if $(TARGET),,image/build leasehold-emulators emulators)
 	@mkdir -p build; rm -f build/image.txt
-	TEST_PATIENCE=4 $(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
+	@TEST_PATIENCE=4 $(call TIER,$(or $(TARGET),image))
 	@cat build/image.txt
 
 pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does; and the first example of kubernetes.md
@@ -184,7 +185,7 @@ start: setup  # of that image: how soon a host lives and is ready, beside a bare
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
 
 dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
-	.venv/bin/python tests/dist.py
+	@$(call TIER,dist) --command .venv/bin/python tests/dist.py
 
 versions: setup  # docs/versions.md, from what the tests last ran with and what tests/runs.tsv keeps
 	@.venv/bin/python tests/versions.py
@@ -193,7 +194,7 @@ audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV;
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
 bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap); RELEASE=1: what `make dist` built
-	@$(if $(RELEASE),BARE_STEPS=index) .ci/bare $(SUITE)
+	@$(if $(RELEASE),$(call TIER,"bare $(SUITE)$(COMMA) index") --command env BARE_STEPS=index) .ci/bare $(SUITE)
 
 tagged: setup  # that a tag is the version in every place, and the addresses in pyproject.toml those of a repository (TAG=v0.3.0 SOURCE=https://...)
 	@.venv/bin/python tests/release.py --tagged "$(TAG)" "$(SOURCE)"

@@ -25,6 +25,8 @@ from leasehold.leases.timing import Timing
 
 LEASES = PARTITIONS * len(PIPELINES)
 TIMING = Timing(balance_s=2)
+USER = "1000690000:0"
+"""Such as OpenShift chooses: neither the image nor a runtime has put it in /etc/passwd."""
 
 
 @contextmanager

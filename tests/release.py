@@ -1,8 +1,8 @@
 """Prepares a release: `make release VERSION=0.3.0`.
 
-It refuses unless the working tree, the branch, the version and the changelog are ready. Then it sets the version in every place,
-dates the changelog, runs `CHECKS`, commits and writes an annotated tag. It pushes nothing: it prints what to push, and which
-points of docs/maintainers.md are left to a person.
+It refuses unless the working tree, the branch, the version, the changelog and the README are ready. Then it sets the version in
+every place, dates the changelog, runs `CHECKS`, commits and writes an annotated tag. It pushes nothing: it prints what to push,
+and which points of docs/maintainers.md are left to a person.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ PLACES = {
     ),
 }
 """Each file that has the version -> where: patterns, each of which matches there."""
+BEFORE = "not yet on PyPI"
+"""What a page may state before the first release."""
+PAGES = ("README.md", "docs/configuration.md")
+"""Pages that state it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,9 @@ def refusals(version: str, state: State) -> Iterator[str]:
         yield f"the branch is {state.branch}: a release is made on main"
     if not state.is_clean:
         yield "the working tree has changes: commit them, or remove them"
+    for path in PAGES:
+        if BEFORE in state.texts[path]:
+            yield f"{path} states '{BEFORE}': correct what it tells about PyPI"
     if not unreleased(state.texts[CHANGELOG]):
         yield f"{CHANGELOG} has nothing under Unreleased: write what users notice"
 
@@ -117,7 +124,7 @@ def state_of(root: Path) -> State:
         branch=git(root, "rev-parse", "--abbrev-ref", "HEAD"),
         is_clean=not git(root, "status", "--porcelain"),
         tags=frozenset(git(root, "tag", "--list").split()),
-        texts={path: (root / path).read_text() for path in (CHANGELOG, *PLACES)},
+        texts={path: (root / path).read_text() for path in (CHANGELOG, *PAGES, *PLACES)},
     )
 
 

@@ -1,5 +1,7 @@
 """Runs one tier of the tests, and says what it cost: python tests/tier.py TIER [--load N] [options of pytest]
 
+Or runs a command that is a tier without pytest: python tests/tier.py NAME --command COMMAND ...
+
 A test that fails runs once more at the end, alone. If it passes then, it is flaky: the run passes and names it, unless four are
 flaky or one of them is in tests/flaky.txt already. Each run is a row of build/tiers/runs.tsv.
 
@@ -93,6 +95,9 @@ TIERS = {
     "over-connect": Tier(paths=ON_SPARK, processes=1, options=("--spark=connect", "-k", f"not ({NOT_OVER_CONNECT})")),
     "timing": Tier(paths=("tests/timing",), processes=1),
     "lab": Tier(paths=("tests/lab",), processes=3),
+    "interop": Tier(paths=("tests/interop",), processes=1, options=("--timeout=3600",)),
+    "image": Tier(paths=("tests/image",), processes=1, options=("--ignore=tests/image/test_thin.py",)),
+    "thin": Tier(paths=("tests/image/test_thin.py",), processes=1),
 }
 
 
@@ -296,18 +301,15 @@ def report(name: str, verdict: Verdict, seconds: float, cpu: float, load: int) -
     say(verdict.counts)
 
 
-def note(name: str, verdict: Verdict, seconds: float, cpu: float, load: int) -> None:
-    """Append a row: date, commit, tier, load, passed, failed, skipped, flaky, seconds, CPU seconds."""
+def note(name: str, counts: Sequence[object], seconds: float, cpu: float, load: int) -> None:
+    """Append a row: date, commit, tier, load, counts (passed, failed, skipped, flaky), seconds, CPU seconds."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     row = (
         datetime.now(UTC).isoformat(timespec="minutes"),
         commit.strip() or "-",
         name,
         load,
-        verdict.passed,
-        verdict.failed,
-        verdict.skipped,
-        len(verdict.flaky),
+        *counts,
         round(seconds),
         round(cpu),
     )
@@ -325,15 +327,28 @@ def try_tier(tier: Tier, run: Callable[[Sequence[Sequence[str]]], Run], known: C
     return judged(first, again, known)
 
 
+def run_command(name: str, command: Sequence[str]) -> int:
+    """Its exit code. It is one row, which counts no tests."""
+    began = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    note(name, ("", int(code != 0), "", 0), time.monotonic() - began, cpu_s(), 0)
+    return code
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tier", choices=TIERS)
+    parser.add_argument("tier", help=", ".join(TIERS))
+    parser.add_argument("--command", nargs=argparse.REMAINDER)
     parser.add_argument("--load", type=int, default=0, metavar="N")
     options, more = parser.parse_known_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
-    tier, began = TIERS[options.tier], time.monotonic()
+    if not options.command and options.tier not in TIERS:
+        parser.error(f"{options.tier} is none of {', '.join(TIERS)}")
     try:
+        if options.command:
+            return run_command(options.tier, options.command)
+        tier, began = TIERS[options.tier], time.monotonic()
         with loaded(options.load):
             verdict = try_tier(
                 tier,
@@ -344,7 +359,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     report(options.tier, verdict, seconds, cpu, options.load)
-    note(options.tier, verdict, seconds, cpu, options.load)
+    counts = (verdict.passed, verdict.failed, verdict.skipped, len(verdict.flaky))
+    note(options.tier, counts, seconds, cpu, options.load)
     return 0 if verdict.is_good else 1
 
 

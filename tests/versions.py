@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +31,24 @@ The chart | Helm {helm}, and the schemas of Kubernetes {kubernetes} |
 Readers of others | azure-messaging-eventhubs {java} (Java), and KEDA's scalers {keda} with the triggers of the chart |
 """
 """The part, what it was tried against, and the requirement in pyproject.toml whose bounds are permitted."""
+TRIED_BY = {
+    "Python": ("matrix",),
+    "Spark, in the host": ("test", "dist"),
+    "PostgreSQL": ("test",),
+    "Cosmos DB": ("connectors",),
+    "Event Hubs": ("connectors",),
+    "Blob Storage": ("connectors",),
+    "The emulators": ("connectors", "interop"),
+    "Entra ID": ("connectors",),
+    "Apache Kafka": ("connectors", "interop"),
+    "Delta tables": ("test", "interop"),
+    "NATS JetStream": ("connectors",),
+    "Apache Pulsar": ("connectors", "interop"),
+    "OpenTelemetry": ("test",),
+    "The chart": ("test",),
+    "Readers of others": ("interop",),
+}
+"""The part -> the tiers of the tests that try it."""
 
 
 def locked(lock: str) -> dict[str, str]:
@@ -85,10 +103,21 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
-def parts(versions: Mapping[str, str], permitted: Mapping[str, str]) -> str:
+def parts(versions: Mapping[str, str], permitted: Mapping[str, str], kept: Collection[str]) -> str:
+    """kept: tiers whose runs are in tests/runs.tsv."""
     rows = [tuple(cell.strip() for cell in line.split("|")) for line in PARTS.strip().splitlines()]
-    found = [(part, tried.format_map(versions), permitted.get(wanted, "")) for part, tried, wanted in rows]
-    return table(("Part", "Tried with", "Permitted"), [(*row, f"`{bound}`" if bound else "") for *row, bound in found])
+    return table(
+        ("Part", "Tried with", "Permitted", "By"),
+        [
+            (
+                part,
+                tried.format_map(versions),
+                f"`{permitted[wanted]}`" if wanted else "",
+                ", ".join(f"`{tier}`" if tier in kept else f"`{tier}` (no run kept)" for tier in TRIED_BY[part]),
+            )
+            for part, tried, wanted in rows
+        ],
+    )
 
 
 def runs(text: str) -> Iterator[dict[str, str]]:
@@ -125,8 +154,10 @@ def written(page: str) -> str:
     """The page with its tables as they are now."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = {**locked((ROOT / "uv.lock").read_text()), **elsewhere()}
-    with_parts = with_block(page, "parts", parts(versions, bounds(project)))
-    return with_block(with_parts, "tiers", tiers((ROOT / "tests/runs.tsv").read_text()))
+    text = (ROOT / "tests/runs.tsv").read_text()
+    kept = {run["tier"] for run in runs(text)}
+    with_parts = with_block(page, "parts", parts(versions, bounds(project), kept))
+    return with_block(with_parts, "tiers", tiers(text))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ import pytest
 from containers import HOSTS, TOKEN, Image
 from onlooker import Onlooker, onlooker
 from patience import PATIENCE_S, until
-from pods import LEASES, TIMING, BankInPods, served_bank
+from pods import LEASES, TIMING, USER, BankInPods, served_bank
 
 pytestmark = pytest.mark.timeout(1800)
 
 GRACE_S = 60
-USER = "1000690000:0"
 PICTURE = Path(__file__).parents[2] / "build" / "dashboard" / "pods.png"
 FIRST, STAYS, NEXT, JOINS = HOSTS
 """The first is killed and the next one stops in order: both after the fourth has joined."""

@@ -1,7 +1,8 @@
 """The thin image: without Java and Spark, small, ready soon, and frugal. Three of its pods share the bank beside one Connect
 server.
 
-Its server and the server's executors run from the PySpark of this checkout.
+Its server and the server's executors run from the PySpark of this checkout. The pods of the bank run as a user such as OpenShift
+chooses.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from containers import HOSTS, Image, Pod, noted
 from lab.servers.spark_cluster import SparkCluster
 from patience import PATIENCE_S, until
 from plugins_cluster import settings_on
-from pods import BankInPods, served_bank
+from pods import USER, BankInPods, served_bank
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -54,8 +55,8 @@ def bank(
 ) -> Iterator[BankInPods]:
     folder = tmp_path_factory.mktemp("pods")
     spark = settings_on(own_cluster, "connect")
-    with served_bank(folder, postgres_of_module, thin.user) as (bank, environment):
-        pods = BankInPods(bank=bank, image=thin, folder=folder, environment=environment, spark=spark)
+    with served_bank(folder, postgres_of_module, USER) as (bank, environment):
+        pods = BankInPods(bank=bank, image=thin, folder=folder, environment=environment, spark=spark, user=USER)
         try:
             yield pods
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import dist
+import pytest
 from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,27 @@ ROOT = Path(__file__).parents[2]
 def test_the_wheel_is_made_of_the_packages_that_it_may_install() -> None:
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert set(made["packages"]) == dist.PACKAGES
+
+
+@pytest.mark.parametrize("path", ["pyproject.toml", "emulators/pyproject.toml"])
+def test_a_later_build_uses_the_same_build_tools(path: str) -> None:
+    """Each wheel names the version of hatchling."""
+    required = tomllib.loads((ROOT / path).read_text())["build-system"]["requires"]
+    assert [each for each in required if not re.fullmatch(r"[\w-]+==[\d.]+", each)] == []
+
+
+def test_the_links_of_the_readme_lead_somewhere_on_pypi() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    (change,) = hook["substitutions"]
+    assert (project["project"]["dynamic"], hook["fragments"]) == (["readme"], [{"path": "README.md"}])
+    readme = re.sub(change["pattern"], change["replacement"], (ROOT / "README.md").read_text())
+    texts = (readme, (ROOT / "emulators/README.md").read_text())
+    links = [link for text in texts for link in re.findall(r"\]\(([^)]*)\)", text)]
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    source = f"{project['project']['urls']['Source']}/blob/v$HFPR_VERSION/"
+    assert [link for link in re.findall(re.escape(source) + r"([^)#]*)", readme) if not (ROOT / link).exists()] == []
 
 
 def test_the_sdist_takes_folders_and_files_of_the_top_alone() -> None:

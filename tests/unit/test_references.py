@@ -210,3 +210,11 @@ def test_a_stale_name_is_found(text: str) -> None:
 )
 def test_a_name_that_leads_somewhere_passes(text: str) -> None:
     assert list(unresolved(f'"""{text}"""\ndef f(): ...\n')) == []
+
+
+def test_one_section_tells_how_to_install_our_package() -> None:
+    """What a page names has to work today, and after a release. The chart's page names a release, and where to look."""
+    named = {page.name for page in PAGES if re.search(r"pip install '(dist/)?leasehold[-_]processor", page.read_text())}
+    assert named == {"configuration.md", "kubernetes.md"}
+    chart = (ROOT / "docs/kubernetes.md").read_text()
+    assert re.search(r"==[\d.]+'`, or \[a wheel\]\(configuration.md#install\)", chart)

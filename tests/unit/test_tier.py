@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -160,6 +161,22 @@ def test_one_process_runs_all_tests_of_a_group(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "pytest", *options, str(tmp_path)], cwd=tmp_path, env=BARE, check=True)
     pids = (tmp_path / "pids").read_text().split()
     assert (len(pids), len(set(pids))) == (4, 1)
+
+
+def test_a_tier_without_pytest_is_a_row_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier, "BUILD", tmp_path)
+    codes = [tier.run_command("dist", [sys.executable, "-c", f"raise SystemExit({code})"]) for code in (0, 3)]
+    rows = [row.split("\t") for row in (tmp_path / "runs.tsv").read_text().splitlines()]
+    assert codes == [0, 3]
+    assert [row[2:8] for row in rows] == [["dist", "0", "", "0", "", "0"], ["dist", "0", "", "1", "", "0"]]
+
+
+def test_each_tier_of_the_makefile_leaves_a_row() -> None:
+    made = (tier.ROOT / "Makefile").read_text()
+    run = set(re.findall(r"\$\(call TIER,(\w[\w-]*)", made))
+    assert {"connectors", "interop", "dist", "matrix"} <= run
+    assert "$(call TIER,$(or $(TARGET),image))" in made
+    assert re.search(r"RELEASE\),\$\(call TIER,", made)
 
 
 @pytest.mark.parametrize("name", tier.TIERS)

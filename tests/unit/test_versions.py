@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tier
 import versions
 
 LOCK = '[[package]]\nname = "pyspark"\nversion = "4.9.9"\n\n[[package]]\nname = "local"\n'
@@ -52,7 +53,15 @@ def test_of_each_tier_the_last_run_is_shown() -> None:
 
 def test_a_part_whose_version_is_not_found_is_an_error() -> None:
     with pytest.raises(KeyError, match="pythons"):
-        versions.parts({}, {})
+        versions.parts({}, {}, ())
+
+
+def test_a_part_names_the_tiers_that_try_it_and_those_without_a_kept_run() -> None:
+    found = {**versions.locked((versions.ROOT / "uv.lock").read_text()), **versions.elsewhere()}
+    bounds = dict.fromkeys(found, ">=1")
+    shown = versions.parts(found, bounds, {"test"}).splitlines()
+    assert [row.endswith("| `test`, `dist` (no run kept) |") for row in shown if row.startswith("| Spark,")] == [True]
+    assert {each for by in versions.TRIED_BY.values() for each in by} - tier.TIERS.keys() == {"dist", "matrix"}
 
 
 def test_only_the_named_block_of_a_page_changes() -> None:

@@ -21,6 +21,7 @@ PINNED = re.compile(r"(?P<action>[\w.-]+/[\w./-]+)@(?P<commit>[0-9a-f]{40}) # v\
 MORE = {
     "codeql.yml: analyze": {"contents": "read", "security-events": "write"},
     "release.yml: pypi": {"id-token": "write"},
+    "release.yml: pypi-emulators": {"id-token": "write"},
     "release.yml: image": {"contents": "read", "packages": "write"},
     "release.yml: sign": {"id-token": "write", "packages": "write"},
     "release.yml: chart": {"id-token": "write", "packages": "write"},
@@ -117,6 +118,49 @@ def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
     assert made == ["tagged", "dist"]
 
 
+def test_the_image_is_tried_with_all_tools_each_week_and_where_its_build_changes() -> None:
+    workflow = load(GITHUB / "workflows" / "image.yml")
+    assert {"pull_request", "schedule"} < workflow["on"].keys()
+    paths = [path.removesuffix("/**") for path in workflow["on"]["pull_request"]["paths"]]
+    assert {"Dockerfile", "image", "pyproject.toml", "uv.lock"} < set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    (installed,) = re.findall(
+        r"apt-get install .*", "\n".join(step.get("run", "") for step in workflow["jobs"]["image"]["steps"])
+    )
+    assert {"buildah", "debootstrap", "haproxy"} < set(installed.split())
+
+
+def test_the_files_of_an_image_have_the_time_of_the_commit() -> None:
+    steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
+    (pushed,) = [step["with"] for step in steps if step.get("id") == "push"]
+    assert any("SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)" in step.get("run", "") for step in steps)
+    assert "rewrite-timestamp=true" in pushed["outputs"].split(",")
+
+
+def test_an_image_is_run_after_it_is_pushed_and_before_anything_names_it() -> None:
+    steps = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]["steps"]
+    (pushed,) = [number for number, step in enumerate(steps) if step.get("id") == "push"]
+    tried, noted, kept = steps[pushed + 1 : pushed + 4]
+    assert tried["run"].startswith('image/try "$NAME@$DIGEST"')
+    assert tried["env"]["DIGEST"] == noted["env"]["DIGEST"] == "${{ steps.push.outputs.digest }}"
+    assert kept["with"]["name"].startswith("digest-")
+    assert os.access(ROOT / "image" / "try", os.X_OK)
+
+
+def test_each_package_has_an_environment_of_its_own_and_is_uploaded_after_the_images() -> None:
+    """PyPI permits one pending publisher for each environment."""
+    release = load(GITHUB / "workflows" / "release.yml")["jobs"]
+    kept = {
+        name: step["with"]["path"] for step in release["build"]["steps"] if (name := step.get("with", {}).get("name"))
+    }
+    uploads = [(release[name]["environment"]["name"], release[name]) for name in ("pypi-emulators", "pypi")]
+    assert [name for name, _ in uploads] == ["pypi-emulators", "pypi"]
+    packages = [job["steps"][0]["with"]["name"] for _, job in uploads]
+    assert packages == ["leasehold-emulators", "leasehold-processor"]
+    assert [kept[name] for name in packages] == ["dist/leasehold_emulators-*", "dist/leasehold_processor-*"]
+    assert [job["needs"] for _, job in uploads] == ["image", "pypi-emulators"]
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_may_only_read_and_runs_once_at_a_time(path: Path) -> None:
     workflow = load(path)
@@ -153,7 +197,7 @@ def test_advisories_are_asked_for_each_day() -> None:
 
 def test_dependabot_looks_where_there_is_something_to_look_at() -> None:
     updates = {each["package-ecosystem"]: each for each in load(GITHUB / "dependabot.yml")["updates"]}
-    files = {"uv": "uv.lock", "npm": "package.json", "github-actions": "", "docker": "Dockerfile"}
+    files = {"uv": "uv.lock", "npm": "package.json", "github-actions": ""}
     assert updates.keys() == files.keys()
     for system, file in files.items():
         folders = updates[system].get("directories") or [updates[system]["directory"]]
