@@ -85,6 +85,14 @@ httpGet: {path: {{ .path }}, port: api}
 {{- end }}
 {{- end }}
 
+{{- /*
+The rule of a NetworkPolicy for DNS: a port of the Service, or 5353. The DNS pods of OpenShift listen there, and its network compares
+the port of the pod.
+*/}}
+{{- define "leasehold.dns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}, {port: 5353, protocol: UDP}, {port: 5353, protocol: TCP}]
+{{- end }}
+
 {{- define "leasehold.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "leasehold.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

@@ -179,7 +179,18 @@ def test_a_release_without_azure_names_it_nowhere_and_reaches_postgresql_alone(c
     assert re.findall("(?i)azure|blob|cosmos|eventhub|servicebus", json.dumps(objects)) == []
     (policy,) = (each for each in objects if each["kind"] == "NetworkPolicy" and "egress" in each["spec"])
     ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
-    assert ports == {53, 5432}
+    assert ports == {53, 5353, 5432}
+
+
+@pytest.mark.parametrize("name", ["a server of Spark Connect", "executors of each pod"])
+def test_all_pods_reach_dns_at_both_ports(render, name: str) -> None:
+    """OpenShift's DNS pods listen on 5353, and OVN-Kubernetes compares the port after the translation of the Service's address."""
+    policies = [each for each in render(OTHERS[name]).values() if "egress" in each.get("spec", {})]
+    dns = {(port, protocol) for port in (53, 5353) for protocol in ("UDP", "TCP")}
+    assert len(policies) == (3 if OTHERS[name] is SERVER else 2)
+    for policy in policies:
+        anywhere = [rule["ports"] for rule in policy["spec"]["egress"] if "to" not in rule]
+        assert dns <= {(port["port"], port.get("protocol", "TCP")) for ports in anywhere for port in ports}
 
 
 def test_the_examples_of_scaling_from_zero_are_taken(render) -> None:
