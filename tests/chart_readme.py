@@ -16,7 +16,7 @@ HEAD = """<!-- Written by tests/chart_readme.py from values.yaml: change the com
 # The chart leasehold
 
 A lease-based change-feed processor: every pod takes leases on partitions of a feed, and delivers their events exactly once.
-[On Kubernetes](../docs/kubernetes.md) explains it step by step.
+[On Kubernetes](https://leasehold.github.io/leasehold/latest/kubernetes.html) explains it step by step.
 
 ```console
 $ helm upgrade --install bank helm --namespace bank --values bank-values.yaml

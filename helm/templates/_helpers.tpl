@@ -134,7 +134,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- $leases := dig "type" "sqlite" ($v.config.leases | default dict) }}
 {{- $most := ternary $v.replicas $v.autoscaling.max (eq $v.autoscaling.by "none") | int }}
 {{- if not $v.config.pipelines }}
-{{- fail "config.pipelines is empty: add a pipeline, as described in docs/configuration.md" }}
+{{- fail "config.pipelines is empty: add a pipeline, as described in https://leasehold.github.io/leasehold/latest/configuration.html" }}
 {{- end }}
 {{- if not $v.api.readersSecret }}
 {{- fail "api.readersSecret is empty: name a Secret with a token. Create one with `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)`" }}
