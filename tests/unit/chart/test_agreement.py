@@ -283,6 +283,27 @@ def test_both_images_are_run_in_the_same_way() -> None:
         assert full.all(instruction) == thin.all(instruction) != [], instruction
 
 
+def published() -> list[str]:
+    """The images that a release pushes, as in release.yml."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (pushed,) = (step for step in workflow["jobs"]["image"]["steps"] if step.get("id") == "push")
+    (name,) = re.findall(r"(?<=name=)[^,]+", pushed["with"]["outputs"])
+    owner = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"].split("/")[-2]
+    name = name.replace("${{ env.REGISTRY }}", workflow["env"]["REGISTRY"])
+    name = name.replace("${{ github.repository_owner }}", owner)
+    images = workflow["jobs"]["image"]["strategy"]["matrix"]["image"]
+    assert images == workflow["jobs"]["sign"]["strategy"]["matrix"]["image"]
+    return [name.replace("${{ matrix.image }}", each) for each in images]
+
+
+def test_the_image_of_the_chart_is_the_one_that_a_release_pushes(render) -> None:
+    full, thin = published()
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert container(render())["image"] == f"{full}:{version}"
+    named = {each for each in re.findall(r"[\w./-]*/leasehold-thin\b", (CHART / "values.yaml").read_text())}
+    assert named == {thin}
+
+
 def test_what_the_image_is_built_from_is_let_in() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     steps = [step for stage in dockerfile().values() for step in stage.all("COPY") if not step.startswith("--from=")]
