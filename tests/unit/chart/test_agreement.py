@@ -184,7 +184,7 @@ def test_a_release_without_azure_names_it_nowhere_and_reaches_postgresql_alone(c
 
 @pytest.mark.parametrize("name", ["a server of Spark Connect", "executors of each pod"])
 def test_all_pods_reach_dns_at_both_ports(render, name: str) -> None:
-    """OpenShift's DNS pods listen on 5353, and OVN-Kubernetes compares the port after the translation of the Service's address."""
+    """OpenShift's DNS pods listen on 5353, and OVN-Kubernetes compares the port after the Service's address is translated."""
     policies = [each for each in render(OTHERS[name]).values() if "egress" in each.get("spec", {})]
     dns = {(port, protocol) for port in (53, 5353) for protocol in ("UDP", "TCP")}
     assert len(policies) == (3 if OTHERS[name] is SERVER else 2)
@@ -300,8 +300,33 @@ def test_the_image_of_the_chart_is_the_one_that_a_release_pushes(render) -> None
     full, thin = published()
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     assert container(render())["image"] == f"{full}:{version}"
-    named = {each for each in re.findall(r"[\w./-]*/leasehold-thin\b", (CHART / "values.yaml").read_text())}
+    named = set(re.findall(r"[\w./-]*/leasehold-thin\b", (CHART / "values.yaml").read_text()))
     assert named == {thin}
+
+
+@pytest.mark.parametrize("path", ["docs/kubernetes.md", "helm/README.md"])
+def test_pages_name_what_a_release_publishes_and_signs(path: str) -> None:
+    page, full = (ROOT / path).read_text(), published()[0]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (push,) = (step for step in workflow["jobs"]["chart"]["steps"] if "cosign sign" in step.get("run", ""))
+    charts = push["env"]["CHARTS"].replace(
+        "${{ env.REGISTRY }}/${{ github.repository_owner }}", full.rpartition("/")[0]
+    )
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    assert f"$ docker pull {full}:$VERSION\n" in page
+    assert f"$ helm upgrade --install bank oci://{charts}/leasehold --version $VERSION " in page
+    assert f"--certificate-identity {source}/.github/workflows/release.yml@refs/tags/v$VERSION " in page
+    assert workflow[True] == {"push": {"tags": ["v*"]}}, "YAML 1.1 reads `on` as true"
+    (names,) = re.findall(r"for NAME in (.*); do\n +cosign verify (\S+)/\$NAME:\$VERSION ", page)
+    signed = {f"{names[1]}/{each}" for each in names[0].split()}
+    assert signed == {*(published() if path.startswith("docs/") else published()[:1]), f"{charts}/leasehold"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "values.yaml", "Chart.yaml"])
+def test_links_of_the_package_lead_out_of_it_by_address(name: str) -> None:
+    """The package of the chart has no other files of the repository."""
+    text = (CHART / name).read_text()
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)|\bdocs/[\w-]+\.md", text) == []
 
 
 def test_what_the_image_is_built_from_is_let_in() -> None:
