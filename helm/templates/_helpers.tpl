@@ -155,7 +155,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- range $where, $variables := $variables }}
 {{- range $variables }}
-{{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "")) }}
+{{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "") "isVariable" true) }}
 {{- end }}
 {{- end }}
 {{- if gt $most 1 }}
