@@ -119,6 +119,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if ne .Values.api.tapMask nil }}
 {{- $_ := set $settings.api "tap_mask" .Values.api.tapMask }}
 {{- end }}
+{{- with .Values.api.metricsPartitions }}
+{{- $_ := set $settings.api "metrics_partitions" . }}
+{{- end }}
 {{- if include "leasehold.connect" . }}
 {{- $_ := set $settings "spark" (merge (dict "remote" (include "leasehold.connect" .)) (omit ($settings.spark | default dict) "master")) }}
 {{- else if include "leasehold.drives" . }}

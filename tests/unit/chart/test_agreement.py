@@ -130,6 +130,14 @@ def test_taps_are_off_unless_the_values_have_a_mask(render, mask: list[str] | No
     assert found == (None if mask is None else tuple(mask))
 
 
+def test_every_setting_of_the_api_may_be_given(render) -> None:
+    given = {"operatorsSecret": "leasehold-operators", "tapMask": [], "metricsPartitions": 20}
+    found = settings_of(render({"api": given})).api
+    assert found.model_fields_set == Api.model_fields.keys() - {"enabled"}, "probes need the API"
+    assert found.metrics_partitions == 20
+    assert settings_of(render()).api.metrics_partitions == 0
+
+
 def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:
     grace_s = objects["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= settings_of(objects).host.stop_timeout_s + AFTER_STOP_S

@@ -181,6 +181,7 @@ def test_an_address_of_blobs_that_keda_cannot_compose_is_refused(render, account
         {"image": {"tag": "no tag"}},
         {"image": {"pullPolicy": "Sometimes"}},
         {"api": {"port": 80}},
+        {"api": {"metricsPartitions": 1001}},
         {"api": {"address": "10.0.0.1"}},
         {"api": {"readersKey": "a/b"}},
         {"api": {"operatorsKey": "a/b"}},
