@@ -16,11 +16,28 @@ HEAD = """<!-- Written by tests/chart_readme.py from values.yaml: change the com
 # The chart leasehold
 
 A lease-based change-feed processor: every pod takes leases on partitions of a feed, and delivers their events exactly once.
-[On Kubernetes](../docs/kubernetes.md) explains it step by step.
+[On Kubernetes](https://leasehold.github.io/leasehold/latest/kubernetes.html) explains it step by step.
+
+From the first release on, the chart and its image are in GitHub's registry. The workflow of the release signs both:
 
 ```console
-$ helm upgrade --install bank helm --namespace bank --values bank-values.yaml
+$ VERSION=X.Y.Z
+$ for NAME in leasehold charts/leasehold; do
+    cosign verify ghcr.io/leasehold/$NAME:$VERSION \\
+      --certificate-identity https://github.com/leasehold/leasehold/.github/workflows/release.yml@refs/tags/v$VERSION \\
+      --certificate-oidc-issuer https://token.actions.githubusercontent.com
+  done
+$ docker pull ghcr.io/leasehold/leasehold:$VERSION
+$ helm upgrade --install bank oci://ghcr.io/leasehold/charts/leasehold --version $VERSION \\
+    --namespace bank --values bank-values.yaml
 $ helm test bank --namespace bank
+```
+
+In a clone of the [repository](https://github.com/leasehold/leasehold), the chart is the directory `helm`.
+Build the image there, and name it in the values:
+
+```console
+$ helm upgrade --install bank helm --set image.repository=registry.example/leasehold --namespace bank --values bank-values.yaml
 ```
 
 ## Values

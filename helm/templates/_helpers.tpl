@@ -85,6 +85,14 @@ httpGet: {path: {{ .path }}, port: api}
 {{- end }}
 {{- end }}
 
+{{- /*
+The rule of a NetworkPolicy for DNS: a port of the Service, or 5353. The DNS pods of OpenShift listen there, and its network compares
+the port of the pod.
+*/}}
+{{- define "leasehold.dns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}, {port: 5353, protocol: UDP}, {port: 5353, protocol: TCP}]
+{{- end }}
+
 {{- define "leasehold.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "leasehold.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
@@ -111,6 +119,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if ne .Values.api.tapMask nil }}
 {{- $_ := set $settings.api "tap_mask" .Values.api.tapMask }}
 {{- end }}
+{{- with .Values.api.metricsPartitions }}
+{{- $_ := set $settings.api "metrics_partitions" . }}
+{{- end }}
 {{- if include "leasehold.connect" . }}
 {{- $_ := set $settings "spark" (merge (dict "remote" (include "leasehold.connect" .)) (omit ($settings.spark | default dict) "master")) }}
 {{- else if include "leasehold.drives" . }}
@@ -126,7 +137,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- $leases := dig "type" "sqlite" ($v.config.leases | default dict) }}
 {{- $most := ternary $v.replicas $v.autoscaling.max (eq $v.autoscaling.by "none") | int }}
 {{- if not $v.config.pipelines }}
-{{- fail "config.pipelines is empty: add a pipeline, as described in docs/configuration.md" }}
+{{- fail "config.pipelines is empty: add a pipeline, as described in https://leasehold.github.io/leasehold/latest/configuration.html" }}
 {{- end }}
 {{- if not $v.api.readersSecret }}
 {{- fail "api.readersSecret is empty: name a Secret with a token. Create one with `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)`" }}
@@ -147,7 +158,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- range $where, $variables := $variables }}
 {{- range $variables }}
-{{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "")) }}
+{{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "") "isVariable" true) }}
 {{- end }}
 {{- end }}
 {{- if gt $most 1 }}

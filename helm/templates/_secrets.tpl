@@ -4,6 +4,9 @@
 {{- end }}
 
 {{- define "leasehold.secret" -}}
+{{- if .isVariable }}
+{{- fail (printf "%s: its %s holds a secret in plain text: replace its `value` with `valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}`" .where .name) }}
+{{- end }}
 {{- if hasPrefix "spark.executorEnv." .name }}
 {{- $variable := trimPrefix "spark.executorEnv." .name }}
 {{- fail (printf "%s: its %s would store a secret in Spark's configuration: name a Secret that has %s in `sparkExecutors.secrets`, or set %s where the executors of another release start" .where .name $variable $variable) }}
@@ -17,7 +20,10 @@
 {{- fail (printf "%s: its %s holds a secret in plain text; a ConfigMap must not hold secrets: write ${NAME} there, and list a Secret that has NAME in `secrets`" .where .name) }}
 {{- end }}
 
-{{- /* Fails if a setting holds a secret in plain text, by its name or as part of an address. */}}
+{{- /*
+Fails if a setting holds a secret in plain text, by its name or as part of an address. `isVariable`: it is a variable of a container,
+in which Kubernetes replaces $(NAME) and nothing replaces ${NAME}.
+*/}}
 {{- define "leasehold.noSecrets" -}}
 {{- $in := . }}
 {{- if kindIs "map" .value }}
@@ -36,6 +42,9 @@
 {{- end }}
 {{- else if and (kindIs "string" .value) (not (has .name (list "sql" "setup" "merge" "schema" "function"))) }}
 {{- $bare := include "leasehold.bare" .value }}
+{{- if .isVariable }}
+{{- $bare = regexReplaceAll "\\$\\([-._A-Za-z0-9]+\\)" .value "" }}
+{{- end }}
 {{- $named := "(?i)passw|pwd|secret|token|credential|connection_?string|(account|api|access|shared)[._-]?key|^nkey$" }}
 {{- $userinfo := "://[^/?#\\s]*:[^/?#\\s]+@|^https?://[^/?#\\s]+@" }}
 {{- $place := "(?i)[._-](file|path|dir|name|type|class)$" }}
@@ -44,7 +53,8 @@
 {{- /* Spark's own settings for Secrets: a key of a Secret, and the directory where a Secret is mounted. */}}
 {{- $key := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secretKeyRef\\." .name) (regexMatch "^[a-z0-9][-a-z0-9.]*:[-._a-zA-Z0-9]+$" .value) }}
 {{- $mount := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secrets\\." .name) (regexMatch "^/[-./_a-zA-Z0-9]*$" .value) }}
-{{- $isNamed := and (regexMatch $named .name) (not (or $key $mount (regexMatch $place .name))) }}
+{{- $isPlain := or (regexMatch "(?i)^(true|false)$" .value) (and .isVariable (regexMatch "^[0-9]+(\\.[0-9]+)?$" .value)) }}
+{{- $isNamed := and (regexMatch $named .name) (not (or $key $mount $isPlain (regexMatch $place .name))) }}
 {{- $isLost := and (ne $bare (replace "$$" "x" .value)) (or (hasPrefix "spark.executorEnv." .name) (eq .where "sparkServer.conf")) }}
 {{- if or (and $bare $isNamed) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query $isLost }}
 {{- include "leasehold.secret" . }}

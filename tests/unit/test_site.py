@@ -54,6 +54,17 @@ def test_every_page_is_in_the_navigation_once_and_nothing_else_is(site: ModuleTy
     assert list(settings["nav"][-1]) == ["Contribute"]  # to which the hook adds the decisions
 
 
+def test_addresses_of_the_site_are_those_of_its_newest_version() -> None:
+    """Pages lie below the version or `latest`, as mike arranges them. Only the root has a page, which leads to `latest`."""
+    base = yaml.load((ROOT / "mkdocs.yml").read_text(), Tolerant)["site_url"]
+    files = [path for path in (ROOT / "helm").rglob("*") if path.is_file()]
+    files += [ROOT / "pyproject.toml", ROOT / "emulators/pyproject.toml", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    named = {(each.name, page) for each in files for page in re.findall(rf"{base}([\w./-]+\w)", each.read_text())}
+    assert {name for name, _ in named} >= {"Chart.yaml", "README.md", "values.yaml", "pyproject.toml"}
+    pages = {f"latest/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
+    assert [each for each in sorted(named) if each[1] not in pages] == []
+
+
 def test_every_decision_is_listed_in_order(site: ModuleType) -> None:
     assert len(site.decisions()) == len(list((ROOT / "docs/decisions").iterdir())) > 10
     assert site.decisions()[0].startswith("decisions/0001-")

@@ -1,7 +1,11 @@
 """What releases of the chart are given."""
 
+import json
 from pathlib import Path
 from typing import Any
+
+import helm_python
+from helm_python import _native
 
 CHART = Path(__file__).parents[3] / "helm"
 Values = dict[str, Any]
@@ -86,3 +90,17 @@ def merged(base: Values, over: Values) -> Values:
     shared = [key for key in base.keys() & over.keys() if isinstance(base[key], dict) and isinstance(over[key], dict)]
     both |= {key: merged(base[key], over[key]) for key in shared}
     return {key: value for key, value in both.items() if value is not None}
+
+
+OPENSHIFT = "route.openshift.io/v1"
+
+
+def rendered_with(apis: list[str], chart: helm_python.Chart, values: Values) -> dict[str, str]:
+    """The files of a release `bank` in the namespace `prod` of a cluster with these APIs, as by `helm template --api-versions`.
+
+    `Chart.render` has no such argument, but the library beneath it has."""
+    options = {"name": "bank", "namespace": "prod", "api_versions": apis}
+    files: dict[str, str] = json.loads(
+        _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    )
+    return files

@@ -130,6 +130,14 @@ def test_taps_are_off_unless_the_values_have_a_mask(render, mask: list[str] | No
     assert found == (None if mask is None else tuple(mask))
 
 
+def test_every_setting_of_the_api_may_be_given(render) -> None:
+    given = {"operatorsSecret": "leasehold-operators", "tapMask": [], "metricsPartitions": 20}
+    found = settings_of(render({"api": given})).api
+    assert found.model_fields_set == Api.model_fields.keys() - {"enabled"}, "probes need the API"
+    assert found.metrics_partitions == 20
+    assert settings_of(render()).api.metrics_partitions == 0
+
+
 def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:
     grace_s = objects["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= settings_of(objects).host.stop_timeout_s + AFTER_STOP_S
@@ -179,7 +187,18 @@ def test_a_release_without_azure_names_it_nowhere_and_reaches_postgresql_alone(c
     assert re.findall("(?i)azure|blob|cosmos|eventhub|servicebus", json.dumps(objects)) == []
     (policy,) = (each for each in objects if each["kind"] == "NetworkPolicy" and "egress" in each["spec"])
     ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
-    assert ports == {53, 5432}
+    assert ports == {53, 5353, 5432}
+
+
+@pytest.mark.parametrize("name", ["a server of Spark Connect", "executors of each pod"])
+def test_all_pods_reach_dns_at_both_ports(render, name: str) -> None:
+    """OpenShift's DNS pods listen on 5353, and OVN-Kubernetes compares the port after the Service's address is translated."""
+    policies = [each for each in render(OTHERS[name]).values() if "egress" in each.get("spec", {})]
+    dns = {(port, protocol) for port in (53, 5353) for protocol in ("UDP", "TCP")}
+    assert len(policies) == (3 if OTHERS[name] is SERVER else 2)
+    for policy in policies:
+        anywhere = [rule["ports"] for rule in policy["spec"]["egress"] if "to" not in rule]
+        assert dns <= {(port["port"], port.get("protocol", "TCP")) for ports in anywhere for port in ports}
 
 
 def test_the_examples_of_scaling_from_zero_are_taken(render) -> None:
@@ -270,6 +289,52 @@ def test_both_images_are_run_in_the_same_way() -> None:
     full, thin = dockerfile()[""], dockerfile()["thin"]
     for instruction in ("LABEL", "WORKDIR", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"):
         assert full.all(instruction) == thin.all(instruction) != [], instruction
+
+
+def published() -> list[str]:
+    """The images that a release pushes, as in release.yml."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (pushed,) = (step for step in workflow["jobs"]["image"]["steps"] if step.get("id") == "push")
+    (name,) = re.findall(r"(?<=name=)[^,]+", pushed["with"]["outputs"])
+    owner = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"].split("/")[-2]
+    name = name.replace("${{ env.REGISTRY }}", workflow["env"]["REGISTRY"])
+    name = name.replace("${{ github.repository_owner }}", owner)
+    images = workflow["jobs"]["image"]["strategy"]["matrix"]["image"]
+    assert images == workflow["jobs"]["sign"]["strategy"]["matrix"]["image"]
+    return [name.replace("${{ matrix.image }}", each) for each in images]
+
+
+def test_the_image_of_the_chart_is_the_one_that_a_release_pushes(render) -> None:
+    full, thin = published()
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert container(render())["image"] == f"{full}:{version}"
+    named = set(re.findall(r"[\w./-]*/leasehold-thin\b", (CHART / "values.yaml").read_text()))
+    assert named == {thin}
+
+
+@pytest.mark.parametrize("path", ["docs/kubernetes.md", "helm/README.md"])
+def test_pages_name_what_a_release_publishes_and_signs(path: str) -> None:
+    page, full = (ROOT / path).read_text(), published()[0]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (push,) = (step for step in workflow["jobs"]["chart"]["steps"] if "cosign sign" in step.get("run", ""))
+    charts = push["env"]["CHARTS"].replace(
+        "${{ env.REGISTRY }}/${{ github.repository_owner }}", full.rpartition("/")[0]
+    )
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    assert f"$ docker pull {full}:$VERSION\n" in page
+    assert f"$ helm upgrade --install bank oci://{charts}/leasehold --version $VERSION " in page
+    assert f"--certificate-identity {source}/.github/workflows/release.yml@refs/tags/v$VERSION " in page
+    assert workflow[True] == {"push": {"tags": ["v*"]}}, "YAML 1.1 reads `on` as true"
+    (names,) = re.findall(r"for NAME in (.*); do\n +cosign verify (\S+)/\$NAME:\$VERSION ", page)
+    signed = {f"{names[1]}/{each}" for each in names[0].split()}
+    assert signed == {*(published() if path.startswith("docs/") else published()[:1]), f"{charts}/leasehold"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "values.yaml", "Chart.yaml"])
+def test_links_of_the_package_lead_out_of_it_by_address(name: str) -> None:
+    """The package of the chart has no other files of the repository."""
+    text = (CHART / name).read_text()
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)|\bdocs/[\w-]+\.md", text) == []
 
 
 def test_what_the_image_is_built_from_is_let_in() -> None:

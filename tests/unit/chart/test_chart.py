@@ -1,4 +1,4 @@
-"""The chart as Kubernetes takes it: rendered with every switch, linted, and held against the schemas of three versions."""
+"""The chart as Kubernetes takes it: rendered with every switch, linted, and held against the schemas of four versions."""
 
 import json
 from functools import cache
@@ -31,7 +31,7 @@ from unit.chart.releases import (
     with_feed,
 )
 
-VERSIONS = ("1.33", "1.35", "1.37")
+VERSIONS = ("1.29", "1.33", "1.35", "1.37")
 CUSTOM = {"ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"}
 """Kinds of operators, whose schemas are not Kubernetes'."""
 
@@ -123,6 +123,13 @@ def test_kubernetes_takes_what_every_switch_makes(render, switch: str) -> None:
     for version in VERSIONS:
         found = {name: problem(json.dumps(each, sort_keys=True), version) for name, each in own.items()}
         assert not any(found.values()), (version, found)
+
+
+def test_the_oldest_version_that_may_have_the_chart_is_one_of_the_schemas() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"
+    assert f"| Kubernetes | {VERSIONS[0]} or newer" in (CHART.parent / "docs/versions.md").read_text()
+    assert f"a cluster ({VERSIONS[0]} or later)" in (CHART.parent / "docs/kubernetes.md").read_text()
 
 
 def test_kubernetes_would_not_take_a_misspelt_field(render) -> None:
@@ -378,7 +385,7 @@ def test_nobody_reaches_the_pods_but_whom_the_policy_names(render) -> None:
     closed, scraped = render()["NetworkPolicy"]["spec"], render(SWITCHES["lag"])["NetworkPolicy"]["spec"]
     assert closed["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in closed
-    assert [each["port"] for rule in closed["egress"] for each in rule["ports"]] == [53, 53, 443, 5432, 5671]
+    assert [each["port"] for rule in closed["egress"] for each in rule["ports"]] == [53, 53, 5353, 5353, 443, 5432, 5671]
     assert scraped["ingress"] == [{"from": SCRAPED["networkPolicy"]["ingressFrom"], "ports": [{"port": "api"}]}]
     connected = render(SWITCHES["Spark Connect"])["NetworkPolicy"]["spec"]
     assert connected["egress"][-1] == {"ports": [{"port": 15003}]}

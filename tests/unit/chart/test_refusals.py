@@ -1,5 +1,6 @@
 """What the chart refuses, and with what words: before anything runs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import helm_python
@@ -180,6 +181,7 @@ def test_an_address_of_blobs_that_keda_cannot_compose_is_refused(render, account
         {"image": {"tag": "no tag"}},
         {"image": {"pullPolicy": "Sometimes"}},
         {"api": {"port": 80}},
+        {"api": {"metricsPartitions": 1001}},
         {"api": {"address": "10.0.0.1"}},
         {"api": {"readersKey": "a/b"}},
         {"api": {"operatorsKey": "a/b"}},
@@ -323,6 +325,47 @@ def test_a_secret_is_found_in_other_shapes_too(render, values: dict[str, Any]) -
         render(values)
 
 
+@pytest.mark.parametrize("value", ["hunter2", "${PASSWORD}", "postgresql://bank:${PASSWORD}@postgres/bank"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda variable: {"env": [variable]},
+        lambda variable: {"sparkExecutors": {"env": [variable]}},
+        lambda variable: {"extraContainers": [{**door(), "ports": [], "env": [variable]}]},
+    ],
+)
+def test_a_variable_with_a_secret_is_refused_with_what_works_in_a_container(
+    render, place: Callable[[Values], Values], value: str
+) -> None:
+    """Nothing replaces `${NAME}` there."""
+    with pytest.raises(helm_python.HelmRenderError) as raised:
+        render(place({"name": "PGPASSWORD", "value": value}))
+    assert "its PGPASSWORD holds a secret in plain text" in str(raised.value)
+    assert "`valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}`" in str(raised.value)
+    assert "${NAME}" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("OAUTH2_PROXY_PASS_ACCESS_TOKEN", "true"),
+        ("MAX_TOKENS", "4096"),
+        ("TOKEN_REFRESH_S", "0.5"),
+        ("PGPASSWORD", "$(PASSWORD)"),
+        ("BANK_DSN", "postgresql://bank:$(PASSWORD)@postgres/bank"),
+    ],
+)
+def test_a_variable_without_a_secret_is_not_refused(render, name: str, value: str) -> None:
+    variable = {"name": name, "value": value}
+    sidecar = {**door(), "ports": [], "env": [variable]}
+    host, proxy = render({"env": [variable], "extraContainers": [sidecar]})["Deployment"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert variable in host["env"]
+    assert variable in proxy["env"]
+
+
 @pytest.mark.parametrize(
     "sink",
     [
@@ -354,6 +397,7 @@ def test_what_is_no_secret_may_stand_in_the_settings(render, sink: dict[str, Any
         {"env": [{"name": "PGPASSWORD", "valueFrom": {"secretKeyRef": {"name": "bank", "key": "password"}}}]},
         {"env": [{"name": "AZURE_FEDERATED_TOKEN_FILE", "value": "/var/run/secrets/token"}]},
         {"config": {"spark": {"conf": {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://file/k"}}}},
+        {"config": {"spark": {"conf": {"spark.security.credentials.hive.enabled": "false"}}}},
         merged(pipeline(sink=FILES), {"dataClaim": "shared"}),
     ],
 )

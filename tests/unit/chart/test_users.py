@@ -11,7 +11,7 @@ import helm_python
 import jsonschema
 import pytest
 import yaml
-from unit.chart.releases import CHART, ENVIRONMENT, Values
+from unit.chart.releases import CHART, ENVIRONMENT, OPENSHIFT, Values, merged, rendered_with
 from unit.chart.test_chart import CUSTOM, VERSIONS, keda_problems, problem, strict
 
 from leasehold.service.config.load import parse
@@ -31,7 +31,7 @@ def release(chart: helm_python.Chart) -> Callable[[str], Objects]:
     @cache
     def rendered(user: str) -> Objects:
         chart.validate_schema(USERS[user])
-        files = chart.render(USERS[user], name="bank", namespace="prod")
+        files = rendered_with([OPENSHIFT] if user == "openshift" else [], chart, USERS[user])
         texts = (text for name, text in files.items() if name.endswith(".yaml"))
         return [each for text in texts for each in yaml.safe_load_all(text) if each]
 
@@ -259,6 +259,29 @@ def test_an_ingress_leads_to_the_service_with_tls(release) -> None:
     assert path["backend"]["service"] == {"name": service["metadata"]["name"], "port": {"name": port["name"]}}
     assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "bank-tls"}]
     assert only(release("openshift"), "Ingress")["spec"]["tls"] == [{"hosts": ["bank.apps.example.com"]}]
+
+
+EDGE = {"route.openshift.io/termination": "edge"}
+REENCRYPT = {"route.openshift.io/termination": "reencrypt"}
+
+
+@pytest.mark.parametrize(
+    ("apis", "given", "annotations"),
+    [
+        ([OPENSHIFT], {}, EDGE),
+        ([OPENSHIFT], {"annotations": {"a": "b"}}, {"a": "b", **EDGE}),
+        ([OPENSHIFT], {"annotations": REENCRYPT}, REENCRYPT),
+        ([OPENSHIFT], {"tlsSecret": "bank-tls"}, None),
+        ([], {}, None),
+    ],
+)
+def test_a_route_of_openshift_always_has_tls(
+    chart: helm_python.Chart, apis: list[str], given: dict[str, Any], annotations: dict[str, str] | None
+) -> None:
+    """OpenShift makes a Route of plain HTTP for an Ingress that has hosts for TLS, but neither a Secret nor this annotation."""
+    files = rendered_with(apis, chart, merged(USERS["openshift"], {"ingress": given}))
+    ingress = yaml.safe_load(files["leasehold/templates/routes.yaml"])
+    assert ingress["metadata"].get("annotations") == annotations
 
 
 def test_a_route_leads_from_the_gateway_to_the_service(release) -> None:
