@@ -175,13 +175,6 @@ class Runs:
     async def _judged(self, run: Run, spark: Running, watch: JobWatch) -> _GivenUp | None:
         """Why a job without running tasks is given up, or None. It waits while the cluster knows the application."""
         clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
-        if cluster.has_to_ask(watch, clock()):
-            cluster.asked_at = clock()
-            answer = await self._ask(spark)
-            if answer.knows is False:
-                spark.is_broken = True
-                return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
-            cluster.note(answer, clock())
         match cluster.judge(watch, clock()):
             case "waits":
                 self._note_wait(run, clock() - cluster.quiet_since(watch))
@@ -193,6 +186,13 @@ class Runs:
             case "in vain":  # another driver would only lose its place in the queue
                 why = in_vain(place, cluster.wait_s, cluster.about)
                 return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)
+        if cluster.has_to_ask(watch, clock()):  # the next verdict follows the next look: an answer may take a long time
+            cluster.asked_at = clock()
+            answer = await self._ask(spark)
+            if answer.knows is False:
+                spark.is_broken = True
+                return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
+            cluster.note(answer, clock())
         return None
 
     def _note_wait(self, run: Run, for_s: float) -> None:

@@ -85,6 +85,7 @@ class Cluster:
 
     ran_at: when a task of any job was last seen to run, because jobs wait for each other.
     asked_at, known_at: when the cluster was last asked about the application, and when it last knew it.
+    unanswered: when the last two questions without an answer ended.
     On a Connect server, jobs may also wait for those of other hosts, which this host does not see.
     """
 
@@ -92,6 +93,7 @@ class Cluster:
     ran_at: float = -inf
     asked_at: float = -inf
     known_at: float = -inf
+    unanswered: tuple[float, ...] = ()
     about: str = ""
     """What the cluster answered about executors."""
 
@@ -105,15 +107,21 @@ class Cluster:
 
     def note(self, answer: ClusterAnswer, now: float) -> None:
         if answer.knows:
-            self.known_at, self.about = now, answer.about
+            self.known_at, self.about, self.unanswered = now, answer.about, ()
+        else:
+            self.unanswered = (*self.unanswered[-1:], now)
 
     def judge(self, watch: JobWatch, now: float) -> Verdict:
+        """It takes two questions without an answer to lose a cluster: a host that stood still has asked none meanwhile."""
         since = self.quiet_since(watch)
-        if now - max(since, self.known_at) >= SILENT_S:
+        is_silent = len([at for at in self.unanswered if at >= since]) == 2
+        if is_silent and now - max(since, self.known_at) >= SILENT_S:
             return "lost"
+        if self.known_at < since:  # a cluster that is lost must not end the wait as one that is full
+            return "works"
         if now - since >= self.wait_s:
             return "in vain"
-        return "waits" if now - since >= ASK_S and self.known_at >= since else "works"
+        return "waits" if now - since >= ASK_S else "works"
 
 
 def about_workers(workers: int, cores: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -368,6 +369,35 @@ async def test_a_master_that_never_answers_holds_up_no_verdict(monkeypatch: pyte
     answers.set()
     assert asked.is_set()
     assert "has not answered" in str(given_up.why)
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_task_that_begins_while_the_cluster_is_asked_keeps_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict follows another look, because an answer may take a long time."""
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 0.05)
+    questions: list[str] = []
+    looks: list[str] = []
+
+    def standing(self: Running) -> ClusterAnswer:
+        questions.append("asked")
+        if len(questions) == 2:
+            time.sleep(0.1)
+        return UNKNOWN
+
+    def progress_of(self: Running, group: str) -> TaskCounts:
+        runs = len(questions) >= 2
+        looks.extend(["runs"] * runs)
+        return TaskCounts(running=int(runs), ended=0, left=8)
+
+    running = driver(monkeypatch, UNKNOWN)
+    monkeypatch.setattr(Running, "standing", standing)
+    monkeypatch.setattr(Running, "progress_of", progress_of)
+    watching = asyncio.create_task(runs_on(CLUSTER)._watch(Run("p-1", running)))
+    await until_async(lambda: len(looks) > 3 or watching.done())
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.wait({watching})
+    assert running.is_alive
 
 
 @pytest.mark.usefixtures("stillness")
