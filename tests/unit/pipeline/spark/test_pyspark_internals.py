@@ -6,10 +6,12 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pyspark
 import pytest
@@ -19,8 +21,9 @@ from pyspark.sql import SparkSession
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import pyspark_internals as internals
-from leasehold.pipeline.spark.jvm import start_jvm
+from leasehold.pipeline.spark.jvm import Running, start_jvm
 from leasehold.pipeline.spark.master import defaults
+from leasehold.pipeline.spark.runs import ANSWER_S
 from leasehold.pipeline.spark.watch import UNKNOWN, ClusterAnswer
 
 PACKAGE = Path(internals.__file__).parent
@@ -81,6 +84,36 @@ def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> 
     context = cast(SparkContext, SimpleNamespace())
     assert internals.standing_at(context, "127.0.0.1", 7077) == UNKNOWN
     assert internals.standing_in_kubernetes(context) == UNKNOWN
+
+
+@pytest.mark.parametrize(("place", "within_s"), [("spark://a:7077", 15), ("spark://a:7077,b:7077", 3)])
+def test_a_master_may_answer_slowly_unless_others_are_asked_too(
+    place: str, within_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is busy is not dead."""
+    asked: list[Mapping[str, str]] = []
+
+    @contextmanager
+    def answer(jvm: object, conf: Mapping[str, str], *question: object) -> Iterator[None]:
+        asked.append(conf)
+        raise OSError("silent")
+        yield
+
+    monkeypatch.setattr(internals, "_master_answer", answer)
+    context = SimpleNamespace(
+        master=place, applicationId="app-1", _jvm=None, getConf=lambda: SimpleNamespace(getAll=dict)
+    )
+    assert Running(cast(Any, SimpleNamespace(sparkContext=context))).standing() == UNKNOWN
+    times = {"spark.rpc.askTimeout": f"{within_s}s", "spark.rpc.lookupTimeout": f"{within_s}s"}
+    assert asked == [times] * len(place.split(","))
+    assert within_s < ANSWER_S
+
+
+def test_an_api_server_may_answer_slowly() -> None:
+    context = MagicMock(spec=SparkContext, applicationId="app-1", _jvm=MagicMock(), _jsc=MagicMock())
+    internals.standing_in_kubernetes(context)
+    config = context._jvm.io.fabric8.kubernetes.client.RequestConfigBuilder.return_value
+    config.withRequestTimeout.assert_called_once_with(15_000)
 
 
 @pytest.mark.parametrize(
