@@ -182,7 +182,7 @@ class Runs:
                 self._engine.waiting.end(self._name, run.group)
             case "lost":
                 spark.is_broken = True
-                return _GivenUp(EngineUnavailable(lost(place), is_away=True), spark, run.cancel)
+                return _GivenUp(EngineUnavailable(lost(place, cluster.refusal), is_away=True), spark, run.cancel)
             case "in vain":  # another driver would only lose its place in the queue
                 why = in_vain(place, cluster.wait_s, cluster.about)
                 return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)

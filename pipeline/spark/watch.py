@@ -44,7 +44,8 @@ class TaskCounts:
 class ClusterAnswer:
     """What a master, an API server or a Connect server answers about the application.
 
-    knows: None if it does not answer, or is not in charge. about: its executors, for people; empty if nothing is known.
+    knows: None if it does not answer, or is not in charge. about: its executors, or why it does not know, for people; empty if
+    nothing is known.
     """
 
     knows: bool | None
@@ -96,6 +97,8 @@ class Cluster:
     unanswered: tuple[float, ...] = ()
     about: str = ""
     """What the cluster answered about executors."""
+    refusal: str = ""
+    """What it answered last, if it did not know the application."""
 
     def quiet_since(self, watch: JobWatch) -> float:
         """Since when neither this job nor any other has progressed."""
@@ -109,7 +112,7 @@ class Cluster:
         if answer.knows:
             self.known_at, self.about, self.unanswered = now, answer.about, ()
         else:
-            self.unanswered = (*self.unanswered[-1:], now)
+            self.unanswered, self.refusal = (*self.unanswered[-1:], now), answer.about
 
     def judge(self, watch: JobWatch, now: float) -> Verdict:
         """It takes two questions without an answer to lose a cluster: a host that stood still has asked none meanwhile."""
@@ -161,12 +164,12 @@ def in_vain(place: str, wait_s: float, about: str = "") -> str:
     return f"after {wait_s:g} s (`spark.executors_wait_s`), {waits(place, about)}"
 
 
-def lost(place: str) -> str:
+def lost(place: str, refusal: str = "") -> str:
     """What is wrong, and what happens next."""
     what = "API server of Kubernetes" if place.startswith("k8s://") else "Spark master"
     return (
-        f"no executor runs a task of this host, and the {what} at '{place}' has not answered for {SILENT_S:g} s: the next batch"
-        " starts another driver"
+        f"no executor runs a task of this host, and the {what} at '{place}' has not answered for {SILENT_S:g} s"
+        f"{f' ({refusal})' if refusal else ''}: the next batch starts another driver"
     )
 
 

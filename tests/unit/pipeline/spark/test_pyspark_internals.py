@@ -117,18 +117,28 @@ def test_an_api_server_may_answer_slowly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "standing"), [(403, ClusterAnswer(True, "the API server answers with status 403")), (-1, UNKNOWN)]
+    ("code", "knows"), [(403, True), (429, True), (401, None), (404, None), (500, None), (503, None)]
 )
-def test_an_api_server_answers_only_if_its_client_has_a_status(
-    code: int, standing: ClusterAnswer, monkeypatch: pytest.MonkeyPatch
+def test_an_api_server_knows_pods_only_if_it_works(
+    code: int, knows: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client of Kubernetes has -1 for a connection that is refused."""
+    """A status may be that of a proxy whose API servers are away, or of a token that another driver would read again."""
+    refuse_with(code, monkeypatch)
+    standing = internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace()))
+    assert standing == ClusterAnswer(knows, f"the API server answers with status {code}")
 
+
+def test_an_api_server_without_a_status_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of Kubernetes has -1 for a connection that is refused."""
+    refuse_with(-1, monkeypatch)
+    assert internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace())) == UNKNOWN
+
+
+def refuse_with(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(context: SparkContext) -> None:
         raise Py4JJavaError("", SimpleNamespace(_target_id="o1", getCode=lambda: code))
 
     monkeypatch.setattr(internals, "_pods_of", refuse)
-    assert internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace())) == standing
 
 
 def launch_without_options(conf: object = None) -> None:

@@ -158,6 +158,14 @@ def test_what_a_job_waits_for_is_looked_into_where_its_cluster_shows_it() -> Non
     assert "Spark master at 'spark://a:7077' has not answered" in lost("spark://a:7077")
 
 
+def test_a_cluster_is_lost_with_its_last_refusal() -> None:
+    cluster = known_until(Cluster(), 0)
+    cluster.note(ClusterAnswer(None, "the API server answers with status 503"), 10)
+    assert (cluster.unanswered, cluster.about) == ((10,), "")
+    assert "answered for 30 s (the API server answers with status 503): the" in lost("k8s://https://a", cluster.refusal)
+    assert silent_at(cluster, 20).refusal == ""
+
+
 def test_other_hosts_of_a_connect_server_may_hold_its_cores() -> None:
     assert "Jobs of other hosts may hold all cores of this server (share them: `spark.scheduler.mode`)" in waits(
         "sc://a"
