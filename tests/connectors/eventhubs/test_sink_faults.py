@@ -240,7 +240,9 @@ async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
 ) -> None:
     lease = Lease(sinks())
     zombie = await lease.open()
-    heir = Lease(sinks(quiet_s=QUIET_S))  # the old answer calls the partition empty, so what arrives has to be waited for
+    heir = Lease(
+        sinks(quiet_s=QUIET_S)
+    )  # the old answer calls the partition empty, so what arrives has to be waited for
     heir.state = lease.state
     eventhubs.control.rules(old_events=2)
     standing = heir.sink._groups.find_standing
