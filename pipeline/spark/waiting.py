@@ -26,7 +26,7 @@ class Waiting:
 
     @contextmanager
     def noting(self, note: Callable[[float], object]) -> Iterator[None]:
-        """Calls `note` about once a second while any job waits, with how much longer it has waited: while one does, no task of
+        """Calls `note` about once a second while any job waits, with how much longer it has waited. While one does, no task of
         any job runs, and jobs of other pipelines may wait for its thread."""
         self._noted.append(note)
         try:

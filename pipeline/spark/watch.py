@@ -86,7 +86,6 @@ class Cluster:
 
     ran_at: when a task of any job was last seen to run, because jobs wait for each other.
     asked_at, known_at: when the cluster was last asked about the application, and when it last knew it.
-    unanswered: when the last two questions without an answer ended.
     On a Connect server, jobs may also wait for those of other hosts, which this host does not see.
     """
 
@@ -95,6 +94,7 @@ class Cluster:
     asked_at: float = -inf
     known_at: float = -inf
     unanswered: tuple[float, ...] = ()
+    """When the last two questions without an answer ended."""
     about: str = ""
     """What the cluster answered about executors."""
     refusal: str = ""
