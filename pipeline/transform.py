@@ -115,8 +115,9 @@ class Transform(ABC):
         """The present wait of its jobs for executors of a cluster; None if there is none. It does not count as a failure."""
         return None
 
-    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
-        """Within this context, call `note` about once a second while a job waits for executors: this time does not count."""
+    def noting_waits(self, note: Callable[[float], object]) -> AbstractContextManager[None]:
+        """Within this context, call `note` about once a second while jobs wait for executors, with how many seconds longer they
+        have waited: this time does not count."""
         return nullcontext()
 
     @abstractmethod

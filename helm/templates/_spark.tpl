@@ -65,10 +65,9 @@ spark.driver.host: ${DRIVER_POD_IP}
 spark.executor.failuresValidityInterval: 10m
 {{- end }}
 
-{{- /* Settings that `config.spark.conf` may override. Spark waits for its first executors, whose image may have to be pulled. */}}
+{{- /* Settings that `config.spark.conf` may override. */}}
 {{- define "leasehold.hostTuning" -}}
 {{ include "leasehold.driverTuning" . }}
-spark.scheduler.maxRegisteredResourcesWaitingTime: 120s
 spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
 {{- end }}
 
@@ -87,12 +86,14 @@ spark.ui.enabled: "false"
 
 {{- /*
 Settings that `sparkServer.conf` may override. Like a host's own Spark, they suit small batches. Jobs share the cores, so that jobs of
-one host need not wait until those of others end. Without the file, FAIR shares cores only between pools.
+one host need not wait until those of others end. Without the file, FAIR shares cores only between pools. The server's start does not
+wait for executors, which hosts would not see: their jobs wait.
 */}}
 {{- define "leasehold.serverTuning" -}}
 {{ include "leasehold.driverTuning" . }}
 spark.scheduler.mode: FAIR
 spark.scheduler.allocation.file: file:///etc/leasehold-spark/pools.xml
+spark.scheduler.minRegisteredResourcesRatio: "0"
 spark.log.level: WARN
 spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
 spark.sql.adaptive.enabled: "false"

@@ -162,6 +162,11 @@ class Progress:
         if stage in self._busy:
             self._busy[stage] = now
 
+    def excuse(self, stage: str, more_s: float, now: float) -> None:
+        """This much of the time since the stage last advanced does not count."""
+        if stage in self._busy:
+            self._busy[stage] = min(now, self._busy[stage] + more_s)
+
     def excuse_sink(self, until: float, *, is_new: bool = False) -> None:
         """By then the sink advances, or its present wait ends in any case. is_new: the waits of earlier claims are over."""
         self._excused_until = until if is_new else max(self._excused_until, until)

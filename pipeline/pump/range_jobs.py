@@ -38,8 +38,11 @@ class RangeJobs:
             return None
         return RangedBatch(partition, self._source.epoch, tuple(ranges), self._clock.monotonic())
 
-    async def output_of(self, batch: RangedBatch, bytes_max: int, moved: Callable[[], None]) -> Output:
-        """The output of the executors' job. moved: called whenever the job advances or its time ends.
+    async def output_of(
+        self, batch: RangedBatch, bytes_max: int, moved: Callable[[], None], waited: Callable[[float], None]
+    ) -> Output:
+        """The output of the executors' job. moved: called when its time ends. waited: called with how much longer it has waited
+        for executors.
 
         Raises RangeRefused, after which the host reads these events; EngineUnavailable, SinkUnavailable, for another attempt.
         """
@@ -47,7 +50,7 @@ class RangeJobs:
         bound = asyncio.timeout(job_s_max)
         try:
             async with bound:
-                with self._noting_the_end_of(bound, job_s_max, moved):
+                with self._noting_the_end_of(bound, job_s_max, moved, waited):
                     stager = await self._writer.make_stager(batch.start, self._transform.columns)
                     table, staged = await self._transform.apply_ranges(batch, self._reader, stager, bytes_max)
         except (RangeRefused, SinkRejected) as error:
@@ -68,22 +71,25 @@ class RangeJobs:
         return output
 
     @contextmanager
-    def _noting_the_end_of(self, bound: asyncio.Timeout, job_s: float, moved: Callable[[], None]) -> Iterator[None]:
+    def _noting_the_end_of(
+        self, bound: asyncio.Timeout, job_s: float, moved: Callable[[], None], waited: Callable[[float], None]
+    ) -> Iterator[None]:
         """The end of a job's time is progress: Spark may take a long time to stop it, and the run must not end meanwhile.
 
         Otherwise the next run would plan the same batch again, and no batch would ever be smaller.
-        The time begins again after each wait for executors.
+        Waits for executors are not part of the time.
         """
         loop = asyncio.get_running_loop()
         end = loop.call_later(job_s, moved)
 
-        def put_off() -> None:
+        def put_off(more_s: float) -> None:
             nonlocal end
-            moved()
+            waited(more_s)
             if not bound.expired():
+                due = min(loop.time() + job_s, end.when() + more_s)
                 end.cancel()
-                end = loop.call_later(job_s, moved)
-                bound.reschedule(loop.time() + job_s)
+                end = loop.call_at(due, moved)
+                bound.reschedule(due)
 
         try:
             with self._transform.noting_waits(put_off):

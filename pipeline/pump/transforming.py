@@ -112,7 +112,7 @@ class TransformStage:
         """most: during a search, the most events that the batch should have."""
         check_forward(self._source.feed, batch.partition, batch.start, batch.to, events=batch.events)
         started = self._clock.monotonic()
-        with self._progress.working("transform", started), self._transform.noting_waits(self._has_moved):
+        with self._progress.working("transform", started), self._transform.noting_waits(self._has_waited):
             table, dead, left_out = await self._dead_letter_transform.sift(batch)
         crash_point("batch transformed")
         size = table.nbytes + (0 if dead is None else dead.nbytes)
@@ -154,7 +154,7 @@ class TransformStage:
             self._waits_for_turn = False
             started = self._clock.monotonic()
             with self._progress.working("transform", started):
-                output = await self._jobs.output_of(batch, bytes_max, self._has_moved)
+                output = await self._jobs.output_of(batch, bytes_max, self._has_moved, self._has_waited)
             size = output.table.nbytes
             self._share.hold_returned(size)
         crash_point("ranges staged")
@@ -164,6 +164,10 @@ class TransformStage:
         return Ready(self._trace(output, waited_s, took_s), size, waited_s, took_s, ended, ranged=batch)
 
     def _has_moved(self) -> None:
-        """A search for poison may take a long time, and counts as progress while it finds some. So do a wait for executors and
-        the end of a job's time."""
+        """A search for poison may take a long time, and counts as progress while it finds some. So does the end of a job's
+        time."""
         self._progress.advance("transform", self._clock.monotonic())
+
+    def _has_waited(self, more_s: float) -> None:
+        """For executors, which takes none of its time."""
+        self._progress.excuse("transform", more_s, self._clock.monotonic())

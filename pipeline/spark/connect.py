@@ -297,12 +297,11 @@ class Connected(Running):
         self.sever()
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Called on the thread that waits."""
+        """Called on the thread that waits. The server counts each task that ends as completed, also if it runs again."""
         me, stages = threading.get_ident(), list(stages or ())
         if (job := self._jobs.get(me)) is not None:
-            ended = sum(each.num_completed_tasks for each in stages)
-            left = sum(each.num_tasks for each in stages) - ended
-            job.progress = TaskCounts(inflight_tasks, ended, left)
+            left = sum(max(1, each.num_tasks - each.num_completed_tasks) for each in stages if not each.done)
+            job.progress = TaskCounts(inflight_tasks, sum(each.num_completed_tasks for each in stages), left)
 
 
 def _ask(session: SparkSession) -> None:

@@ -37,6 +37,8 @@ from leasehold.pipeline.spark.master import (
     roomy_shm,
 )
 from leasehold.pipeline.spark.pyspark_internals import (
+    KNOWN_OF_SEVERAL_S,
+    KNOWN_S,
     fallbacks,
     find_at_once,
     forget_context,
@@ -197,7 +199,9 @@ class Running:
         context = self.session.sparkContext
         if self.place.startswith("k8s://"):
             return standing_in_kubernetes(context)
-        return answer_of(standing_at(context, *master) for master in addresses(self.place))
+        masters = addresses(self.place)
+        within_s = KNOWN_S if len(masters) == 1 else KNOWN_OF_SEVERAL_S
+        return answer_of(standing_at(context, *master, within_s) for master in masters)
 
     def sever(self) -> None:
         """End every call that waits for the JVM."""

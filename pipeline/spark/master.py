@@ -45,6 +45,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",  # its code runs for every row
         "spark.log.level": "ERROR",
         "spark.scheduler.mode": "FAIR",  # between pools: small jobs do not wait for a long one in which executors read
+        "spark.scheduler.minRegisteredResourcesRatio": "0",  # or its start waits for executors of Kubernetes, which is not shown
         "spark.buffer.pageSize": "1m",  # or every aggregate of every small job zeroes about 16 MB
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

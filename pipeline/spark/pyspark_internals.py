@@ -36,8 +36,12 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     SparkSession: ("_instantiatedSession", "_activeSession"),
 }
 """Class -> its attributes that still refer to a context that has ended."""
-KNOWN_S = 3
-"""How long a master, or an API server of Kubernetes, may take to answer what it knows about an application."""
+KNOWN_S, KNOWN_OF_SEVERAL_S = 15, 3
+"""How long a master, or an API server of Kubernetes, may take to answer what it knows about an application; and each of several
+masters, all but one of which may be silent."""
+_ALIVE = frozenset((403, 429))
+"""Statuses of an API server that works, but does not list pods: without the right to, or because it is busy. Others, such as 503,
+may be a proxy's whose API servers are away, and another driver reads its token again, which 401 refuses."""
 CAUSES_MAX = 20
 """How many exceptions of a chain are read. Spark's have about five."""
 _SENDS = (
@@ -131,9 +135,9 @@ def web_port(gateway: Any, conf: Mapping[str, str], host: str, port: int) -> int
         return None
 
 
-def standing_at(context: SparkContext, host: str, port: int) -> ClusterAnswer:
-    """What a standalone master answers about the driver's application. Blocks for a few times KNOWN_S at most."""
-    in_time = dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout"), f"{KNOWN_S}s")
+def standing_at(context: SparkContext, host: str, port: int, within_s: int = KNOWN_S) -> ClusterAnswer:
+    """What a standalone master answers about the driver's application. Blocks for a few times `within_s` at most."""
+    in_time = dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout"), f"{within_s}s")
     try:
         conf, jvm = {**dict(context.getConf().getAll()), **in_time}, context._jvm
         with _master_answer(jvm, conf, host, port, "DeployMessages$RequestMasterState$") as state:
@@ -156,9 +160,9 @@ def standing_in_kubernetes(context: SparkContext) -> ClusterAnswer:
     """What the API server answers about the pods of the driver's executors. Blocks for a few times KNOWN_S at most."""
     try:
         pods = _pods_of(context)
-    except Py4JJavaError as error:  # refused, but answered
+    except Py4JJavaError as error:
         code = _status_of(error)
-        return ClusterAnswer(True, f"the API server answers with status {code}") if code else UNKNOWN
+        return ClusterAnswer(code in _ALIVE or None, f"the API server answers with status {code}") if code else UNKNOWN
     except Exception:  # as above
         return UNKNOWN
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -92,21 +92,11 @@ class Runs:
         self._name = name
         self._prepare = prepare
         self._opening = threading.Lock()
-        self._noted: list[Callable[[], object]] = []
         self.own: PipelineSession | None = None
 
     @property
     def wait(self) -> ExecutorsWait | None:
         return self._engine.waiting.of(self._name)
-
-    @contextmanager
-    def noting_waits(self, note: Callable[[], object]) -> Iterator[None]:
-        """Calls `note` about once a second while a job waits for executors."""
-        self._noted.append(note)
-        try:
-            yield
-        finally:
-            self._noted.remove(note)
 
     async def carry_out(self, work: Callable[[Run], T], *, is_long: bool = False) -> T:
         """Do work on a thread, as a group of Spark jobs that ends with its caller, including Python workers.
@@ -175,30 +165,26 @@ class Runs:
     async def _judged(self, run: Run, spark: Running, watch: JobWatch) -> _GivenUp | None:
         """Why a job without running tasks is given up, or None. It waits while the cluster knows the application."""
         clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
-        if cluster.has_to_ask(watch, clock()):
-            cluster.asked_at = clock()
+        waiting, now = self._engine.waiting, clock()
+        match cluster.judge(watch, now):
+            case "waits":
+                waiting.note(self._name, run.group, now - cluster.quiet_since(watch), cluster.about, now)
+            case "works":
+                waiting.end(self._name, run.group)
+            case "lost":
+                spark.is_broken = True
+                return _GivenUp(EngineUnavailable(lost(place, cluster.refusal), is_away=True), spark, run.cancel)
+            case "in vain":  # another driver would only lose its place in the queue
+                why = in_vain(place, cluster.wait_s, cluster.about)
+                return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)
+        if cluster.has_to_ask(watch, now):  # the next verdict follows the next look: an answer may take a long time
+            cluster.asked_at = now
             answer = await self._ask(spark)
             if answer.knows is False:
                 spark.is_broken = True
                 return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
             cluster.note(answer, clock())
-        match cluster.judge(watch, clock()):
-            case "waits":
-                self._note_wait(run, clock() - cluster.quiet_since(watch))
-            case "works":
-                self._engine.waiting.end(self._name, run.group)
-            case "lost":
-                spark.is_broken = True
-                return _GivenUp(EngineUnavailable(lost(place), is_away=True), spark, run.cancel)
-            case "in vain":  # another driver would only lose its place in the queue
-                why = in_vain(place, cluster.wait_s, cluster.about)
-                return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)
         return None
-
-    def _note_wait(self, run: Run, for_s: float) -> None:
-        self._engine.waiting.note(self._name, run.group, for_s, self._engine.cluster.about)
-        for note in list(self._noted):
-            note()
 
     async def _ask(self, spark: Running) -> ClusterAnswer:
         """UNKNOWN if the cluster does not answer in time."""

@@ -134,8 +134,8 @@ class SparkTransform(Transform):
     def executors_wait(self) -> ExecutorsWait | None:
         return self._job.executors_wait
 
-    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
-        return self._job.noting_waits(note)
+    def noting_waits(self, note: Callable[[float], object]) -> AbstractContextManager[None]:
+        return self._engine.waiting.noting(note)
 
     async def close(self) -> None:
         """Jobs that do not end soon end with Spark, if no other transform uses it."""
@@ -163,9 +163,6 @@ class SparkJob:
     @property
     def executors_wait(self) -> ExecutorsWait | None:
         return self._runs.wait
-
-    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
-        return self._runs.noting_waits(note)
 
     async def check(self) -> Checked:
         """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""

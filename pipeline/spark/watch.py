@@ -44,7 +44,8 @@ class TaskCounts:
 class ClusterAnswer:
     """What a master, an API server or a Connect server answers about the application.
 
-    knows: None if it does not answer, or is not in charge. about: its executors, for people; empty if nothing is known.
+    knows: None if it does not answer, or is not in charge. about: its executors, or why it does not know, for people; empty if
+    nothing is known.
     """
 
     knows: bool | None
@@ -92,8 +93,12 @@ class Cluster:
     ran_at: float = -inf
     asked_at: float = -inf
     known_at: float = -inf
+    unanswered: tuple[float, ...] = ()
+    """When the last two questions without an answer ended."""
     about: str = ""
     """What the cluster answered about executors."""
+    refusal: str = ""
+    """What it answered last, if it did not know the application."""
 
     def quiet_since(self, watch: JobWatch) -> float:
         """Since when neither this job nor any other has progressed."""
@@ -105,15 +110,21 @@ class Cluster:
 
     def note(self, answer: ClusterAnswer, now: float) -> None:
         if answer.knows:
-            self.known_at, self.about = now, answer.about
+            self.known_at, self.about, self.unanswered = now, answer.about, ()
+        else:
+            self.unanswered, self.refusal = (*self.unanswered[-1:], now), answer.about
 
     def judge(self, watch: JobWatch, now: float) -> Verdict:
+        """It takes two questions without an answer to lose a cluster: a host that stood still has asked none meanwhile."""
         since = self.quiet_since(watch)
-        if now - max(since, self.known_at) >= SILENT_S:
+        is_silent = len([at for at in self.unanswered if at >= since]) == 2
+        if is_silent and now - max(since, self.known_at) >= SILENT_S:
             return "lost"
+        if self.known_at < since:  # a cluster that is lost must not end the wait as one that is full
+            return "works"
         if now - since >= self.wait_s:
             return "in vain"
-        return "waits" if now - since >= ASK_S and self.known_at >= since else "works"
+        return "waits" if now - since >= ASK_S else "works"
 
 
 def about_workers(workers: int, cores: int) -> str:
@@ -153,12 +164,12 @@ def in_vain(place: str, wait_s: float, about: str = "") -> str:
     return f"after {wait_s:g} s (`spark.executors_wait_s`), {waits(place, about)}"
 
 
-def lost(place: str) -> str:
+def lost(place: str, refusal: str = "") -> str:
     """What is wrong, and what happens next."""
     what = "API server of Kubernetes" if place.startswith("k8s://") else "Spark master"
     return (
-        f"no executor runs a task of this host, and the {what} at '{place}' has not answered for {SILENT_S:g} s: the next batch"
-        " starts another driver"
+        f"no executor runs a task of this host, and the {what} at '{place}' has not answered for {SILENT_S:g} s"
+        f"{f' ({refusal})' if refusal else ''}: the next batch starts another driver"
     )
 
 

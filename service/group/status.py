@@ -191,6 +191,9 @@ def group_of(
         record.name: _host(record, owned[record.name], me, unrenewed, heard.get(record.name, Activity()), now)
         for record in known
     }
+    at_work = {host.name: host.activity for host in hosts.values() if host.is_heard}
+    if mine is not None:
+        at_work[me] = mine  # it has no record while it starts
     return GroupStatus(
         leases=leases,
         hosts=hosts,
@@ -200,7 +203,7 @@ def group_of(
             *map(str, (*scan.unreadable.values(), *controls.unreadable.values())),
             *problems,
             *map(str, invalid),
-            *_executors_waits(hosts.values()),
+            *_executors_waits(at_work),
         ),
         unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
         waiting=_waiting(hosts.values(), leases),
@@ -317,10 +320,11 @@ def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
     return failure.position == position_of(lease.continuation)
 
 
-def _executors_waits(hosts: Iterable[HostStatus]) -> Iterator[str]:
-    for host in hosts:
-        if host.is_heard and (wait := host.activity.executors_wait) is not None:
-            yield f"host '{host.name}' has waited for executors since {_moment(wait.since)}: {wait.why}"
+def _executors_waits(activities: Mapping[str, Activity]) -> Iterator[str]:
+    """activities: by host."""
+    for name, activity in activities.items():
+        if (wait := activity.executors_wait) is not None:
+            yield f"host '{name}' has waited for executors since {_moment(wait.since)}: {wait.why}"
 
 
 def _waiting(hosts: Iterable[HostStatus], leases: Mapping[LeaseKey, LeaseStatus]) -> dict[LeaseKey, str]:

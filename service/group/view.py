@@ -249,7 +249,9 @@ class View:
         elif host.is_draining:
             reasons.append("the host is draining: it finishes its batches and releases its leases")
         elif not host.ready.is_set():
-            reasons.append("the host is starting: it waits for its sinks, or has not read the lease store yet")
+            waits = any(each.transform.executors_wait is not None for each in self.pipelines.values())
+            usual = "waits for Spark or its sinks, or has not read the lease store yet"
+            reasons.append(f"the host is starting: it {'waits for executors of its Spark cluster' if waits else usual}")
         return Readiness(tuple(reasons))
 
     def _aged(self, measured: _Measured) -> Lag:

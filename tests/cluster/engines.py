@@ -49,6 +49,13 @@ def waiting(marker: Path, seconds: int) -> str:
     )
 
 
+def waiting_once(marker: Path) -> str:
+    """As `waiting`, but only the first worker waits, for longer than any test. The next one finds the marker."""
+    path = repr(str(marker))
+    waits = f"(open({path}, 'w').close(), __import__('time').sleep(600))"
+    return PER_KEY.format(body=f"key == 'w' and not __import__('os').path.exists({path}) and {waits}")
+
+
 async def until_it_waits(transform: SparkTransform, work: asyncio.Task[object]) -> str:
     """Why, according to what is shown. work: what waits; raises its error if it does not, AWAY_S later too."""
     await until_async(lambda: transform.executors_wait is not None or work.done())

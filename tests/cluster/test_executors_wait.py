@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from cluster.engines import AWAY_S, SQL, engine_on, prepared, until_it_waits
-from jobs import MakeBatch, keyed
+from cluster.engines import AWAY_S, SQL, engine_on, prepared, until_it_waits, waiting_once
+from jobs import MakeBatch, Write, keyed
 from lab.servers.spark_cluster import SparkCluster, running
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, until, until_async
 from plugins_cli import Command, Commands
 from plugins_cluster import settings_on
 
@@ -167,6 +167,30 @@ async def test_workers_that_are_lost_and_come_back_keep_the_driver(cluster: Spar
             worker.start()
         assert (await working).column("key").to_pylist() == ["b"]
         assert driver_of(engine) == driver
+
+
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+async def test_a_job_whose_workers_are_lost_while_its_task_runs_waits_for_others(
+    kind: str, request: pytest.FixtureRequest, batch: MakeBatch, function: Write, tmp_path: Path
+) -> None:
+    """A Connect server counts the lost task as completed."""
+    if kind == "connect":
+        request.getfixturevalue("connect")
+    runs = tmp_path / "runs"
+    with running(tmp_path, connect=kind == "connect") as cluster:
+        engine = engine_on(cluster, kind)
+        async with prepared(engine, function=function(waiting_once(runs))) as transform:
+            driver = engine.running()
+            working = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
+            await until_async(lambda: runs.exists() or working.done())
+            for worker in cluster.workers:
+                worker.kill()
+            await until_it_waits(transform, working)
+            for worker in cluster.workers:
+                worker.start()
+            assert (await working).column("key").to_pylist() == ["w"]
+            assert engine.running() is driver
+            assert transform.executors_wait is None
 
 
 async def test_a_master_that_is_away_while_a_job_waits_is_noticed(

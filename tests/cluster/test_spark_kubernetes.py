@@ -132,7 +132,6 @@ def driving(kubernetes: Kubernetes, directory: Path) -> SparkEngine:
     objects = release(EXECUTORS)
     spark = yaml.safe_load(objects["ConfigMap/bank-leasehold"]["data"]["leasehold.yaml"])["spark"]
     conf = on_this_machine(spark["conf"], kubernetes, objects, directory)
-    conf["spark.scheduler.maxRegisteredResourcesWaitingTime"] = "1s"  # a start waits for executors, too
     return SparkEngine(master=f"k8s://{kubernetes.url}", driver_memory="512m", conf=conf)
 
 

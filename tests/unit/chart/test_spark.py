@@ -152,6 +152,11 @@ def test_hosts_share_the_cores_of_the_server(render) -> None:
     assert [(each.get("name"), each.findtext("schedulingMode")) for each in pools] == [("default", "FAIR")]
 
 
+def test_a_server_is_ready_before_its_executors_are(render) -> None:
+    """So that the jobs of hosts wait for them, and show that. Hosts have this setting without the chart."""
+    assert conf_of(render(SERVER))["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+
+
 def test_settings_of_spark_are_added_or_override_what_only_helps(render) -> None:
     given = {
         "spark.sql.shuffle.partitions": "8",
@@ -163,7 +168,7 @@ def test_settings_of_spark_are_added_or_override_what_only_helps(render) -> None
     found = conf_of(render(merged(SERVER, {"sparkServer": {"conf": given}})))
     assert found | given | {"spark.a": "C:\\\\b"} == found  # in properties, a backslash is written twice
     conf = {
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "5s",
+        "spark.sql.shuffle.partitions": "8",
         "spark.executor.memoryOverhead": "1g",
         "spark.executor.failuresValidityInterval": "1h",
     }

@@ -89,13 +89,15 @@ class Patient(NoTransform):
     def __init__(self, waits_s: float, takes_s: float) -> None:
         super().__init__()
         self.waits_s, self.takes_s = waits_s, takes_s
-        self._noted: list[Callable[[], object]] = []
+        self._noted: list[Callable[[float], object]] = []
 
     @contextmanager
-    def noting_waits(self, note: Callable[[], object]) -> Iterator[None]:
+    def noting_waits(self, note: Callable[[float], object]) -> Iterator[None]:
         self._noted.append(note)
-        yield
-        self._noted.remove(note)
+        try:
+            yield
+        finally:
+            self._noted.remove(note)
 
     async def apply(self, batch: Batch) -> pa.Table:
         await self._run()
@@ -106,11 +108,14 @@ class Patient(NoTransform):
         return Ranged(pa.concat_tables(t for each in batch.ranges for t in reader.read_range(batch.partition, each)))
 
     async def _run(self) -> None:
+        await self._wait()
+        await asyncio.sleep(self.takes_s)
+
+    async def _wait(self) -> None:
         for _ in range(int(self.waits_s)):
             await asyncio.sleep(1)
             for note in self._noted:
-                note()
-        await asyncio.sleep(self.takes_s)
+                note(1.0)
 
 
 @pytest.mark.virtual
@@ -133,6 +138,31 @@ async def test_the_wait_for_executors_does_not_count_and_what_follows_does(
         assert isinstance(tenure.task.result().error, BatchHung)
     tenure.worker.stop()
     await tenure.task
+
+
+class Preempted(Patient):
+    """Its executors die each minute, after takes_s of work."""
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.takes_s)
+            await self._wait()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("executors_read", [False, True])
+async def test_a_job_whose_executors_die_each_minute_has_an_end(
+    executors_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the time of its waits does not count."""
+    monkeypatch.setattr("lab.simulation.group.Source", RangedSource)
+    limits = RangeLimits.beginning_at(10, 100.0) if executors_read else None
+    group = Group("a", transform=Preempted(40.0, 20.0), batch_timeout_s=100.0, ranges=limits)
+    group.append("a", EVENTS)
+    tenure = await group.tenure()
+    await until(tenure.task.done, 2000)
+    assert isinstance(tenure.task.result().error, BatchHung)
+    assert bool(tenure.said("executors refused")) == executors_read
 
 
 class Changing(Reader):

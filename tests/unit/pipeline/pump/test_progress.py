@@ -149,3 +149,14 @@ def test_a_new_claim_ends_what_the_sink_was_excused_for() -> None:
         assert progress.busy == {"deliver": 500.0, "transform": 20.0}
         progress.excuse_sink(40.0, is_new=True)
         assert progress.busy == {"deliver": 40.0, "transform": 20.0}
+
+
+def test_only_the_time_of_a_wait_is_excused() -> None:
+    progress = Progress()
+    progress.excuse("transform", 5.0, 50.0)
+    assert progress.busy == {}
+    with progress.working("transform", 100.0):
+        progress.excuse("transform", 30.0, 150.0)
+        assert progress.busy == {"transform": 130.0}
+        progress.excuse("transform", 30.0, 151.0)  # it began before the stage did
+        assert progress.busy == {"transform": 151.0}

@@ -16,6 +16,7 @@ from pyspark.errors.exceptions.connect import (
     SparkConnectGrpcException,
     UnknownException,
 )
+from pyspark.sql.connect.shell.progress import StageInfo
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.connect import (
@@ -319,8 +320,8 @@ class Session:
         self.stops += 1
 
 
-class Stage:
-    num_tasks, num_completed_tasks = 3, 1
+def stage(tasks: int, ended: int, *, is_done: bool = False) -> StageInfo:
+    return StageInfo(stage_id=0, num_tasks=tasks, num_completed_tasks=ended, num_bytes_read=0, done=is_done)
 
 
 def connected() -> tuple[Connected, Session]:
@@ -333,12 +334,30 @@ def test_the_progress_of_a_job_is_what_its_own_thread_heard_last() -> None:
     own = Session()
     spark.begin("a-1", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None
-    spark._note([Stage(), Stage()], 2, "operation", False)
+    spark._note([stage(3, 1), stage(3, 1)], 2, "operation", False)
     assert spark.progress_of("a-1") == TaskCounts(running=2, ended=2, left=4)
     assert spark.progress_of("b-1") is None
     spark.begin("a-2", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None
     assert spark.progress_of("a-2") is None
+
+
+@pytest.mark.parametrize(
+    ("stages", "left"),
+    [
+        ([stage(1, 1)], 1),  # its executor was lost
+        ([stage(2, 2, is_done=True), stage(2, 3)], 1),
+        ([stage(1, 1, is_done=True)], 0),
+        ([stage(2, 5, is_done=True)], 0),  # a large result may still be sent
+    ],
+)
+def test_tasks_that_have_failed_are_left_until_their_stage_is_done(stages: list[StageInfo], left: int) -> None:
+    spark, session = connected()
+    spark.begin("a-1", session)  # type: ignore[arg-type]
+    spark._note(stages, 0, "operation", False)
+    assert spark.progress_of("a-1") == TaskCounts(
+        running=0, ended=sum(each.num_completed_tasks for each in stages), left=left
+    )
 
 
 def look(spark: Connected, group: str, times: int = 1) -> None:

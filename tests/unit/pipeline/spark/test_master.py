@@ -182,6 +182,11 @@ def test_a_master_of_kubernetes_is_a_cluster_whose_driver_is_no_loopback() -> No
     assert "spark.driver.host" in defaults("local[2]", "1g", 1)
 
 
+def test_the_start_of_a_driver_does_not_wait_for_executors() -> None:
+    """Jobs do, and show it."""
+    assert defaults(KUBERNETES, "1g", 1)["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+
+
 @pytest.mark.parametrize("conf", [{}, {"spark.kubernetes.container.image": ""}])
 def test_executors_on_kubernetes_need_an_image(conf: dict[str, str]) -> None:
     with pytest.raises(EngineUnavailable, match=r"no `spark\.kubernetes\.container\.image`: name an image"):

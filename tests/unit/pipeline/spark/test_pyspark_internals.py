@@ -6,10 +6,12 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pyspark
 import pytest
@@ -19,8 +21,9 @@ from pyspark.sql import SparkSession
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import pyspark_internals as internals
-from leasehold.pipeline.spark.jvm import start_jvm
+from leasehold.pipeline.spark.jvm import Running, start_jvm
 from leasehold.pipeline.spark.master import defaults
+from leasehold.pipeline.spark.runs import ANSWER_S
 from leasehold.pipeline.spark.watch import UNKNOWN, ClusterAnswer
 
 PACKAGE = Path(internals.__file__).parent
@@ -83,19 +86,59 @@ def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> 
     assert internals.standing_in_kubernetes(context) == UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("code", "standing"), [(403, ClusterAnswer(True, "the API server answers with status 403")), (-1, UNKNOWN)]
-)
-def test_an_api_server_answers_only_if_its_client_has_a_status(
-    code: int, standing: ClusterAnswer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("place", "within_s"), [("spark://a:7077", 15), ("spark://a:7077,b:7077", 3)])
+def test_a_master_may_answer_slowly_unless_others_are_asked_too(
+    place: str, within_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client of Kubernetes has -1 for a connection that is refused."""
+    """One that is busy is not dead."""
+    asked: list[Mapping[str, str]] = []
 
+    @contextmanager
+    def answer(jvm: object, conf: Mapping[str, str], *question: object) -> Iterator[None]:
+        asked.append(conf)
+        raise OSError("silent")
+        yield
+
+    monkeypatch.setattr(internals, "_master_answer", answer)
+    context = SimpleNamespace(
+        master=place, applicationId="app-1", _jvm=None, getConf=lambda: SimpleNamespace(getAll=dict)
+    )
+    assert Running(cast(Any, SimpleNamespace(sparkContext=context))).standing() == UNKNOWN
+    times = {"spark.rpc.askTimeout": f"{within_s}s", "spark.rpc.lookupTimeout": f"{within_s}s"}
+    assert asked == [times] * len(place.split(","))
+    assert within_s < ANSWER_S
+
+
+def test_an_api_server_may_answer_slowly() -> None:
+    context = MagicMock(spec=SparkContext, applicationId="app-1", _jvm=MagicMock(), _jsc=MagicMock())
+    internals.standing_in_kubernetes(context)
+    config = context._jvm.io.fabric8.kubernetes.client.RequestConfigBuilder.return_value
+    config.withRequestTimeout.assert_called_once_with(15_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "knows"), [(403, True), (429, True), (401, None), (404, None), (500, None), (503, None)]
+)
+def test_an_api_server_knows_pods_only_if_it_works(
+    code: int, knows: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A status may be that of a proxy whose API servers are away, or of a token that another driver would read again."""
+    refuse_with(code, monkeypatch)
+    standing = internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace()))
+    assert standing == ClusterAnswer(knows, f"the API server answers with status {code}")
+
+
+def test_an_api_server_without_a_status_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of Kubernetes has -1 for a connection that is refused."""
+    refuse_with(-1, monkeypatch)
+    assert internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace())) == UNKNOWN
+
+
+def refuse_with(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(context: SparkContext) -> None:
         raise Py4JJavaError("", SimpleNamespace(_target_id="o1", getCode=lambda: code))
 
     monkeypatch.setattr(internals, "_pods_of", refuse)
-    assert internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace())) == standing
 
 
 def launch_without_options(conf: object = None) -> None:

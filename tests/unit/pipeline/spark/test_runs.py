@@ -23,6 +23,7 @@ from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.runs import Run, Runs
 from leasehold.pipeline.spark.session import PipelineSession
+from leasehold.pipeline.spark.transform import SparkTransform
 from leasehold.pipeline.spark.waiting import Waiting
 from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, ClusterAnswer, TaskCounts, waits
 
@@ -371,13 +372,41 @@ async def test_a_master_that_never_answers_holds_up_no_verdict(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("stillness")
+async def test_a_task_that_begins_while_the_cluster_is_asked_keeps_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict follows another look, because an answer may take a long time."""
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 0.0)
+    questions: list[str] = []
+    looks: list[str] = []
+
+    def standing(self: Running) -> ClusterAnswer:
+        questions.append("asked")
+        return UNKNOWN
+
+    def progress_of(self: Running, group: str) -> TaskCounts:
+        runs = len(questions) >= 2
+        looks.extend(["runs"] * runs)
+        return TaskCounts(running=int(runs), ended=0, left=8)
+
+    running = driver(monkeypatch, UNKNOWN)
+    monkeypatch.setattr(Running, "standing", standing)
+    monkeypatch.setattr(Running, "progress_of", progress_of)
+    watching = asyncio.create_task(runs_on(CLUSTER)._watch(Run("p-1", running)))
+    await until_async(lambda: len(looks) > 3 or watching.done())
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.wait({watching})
+    assert running.is_alive
+
+
+@pytest.mark.usefixtures("stillness")
 async def test_a_wait_is_shown_and_noted_until_the_job_has_ended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "leasehold")
     monkeypatch.setattr("leasehold.pipeline.spark.waiting.REPORTED_S", 0.05)
     running, runs, noted = driver(monkeypatch, ClusterAnswer(True, "its master has no workers")), runs_on(CLUSTER), []
-    with runs.noting_waits(lambda: noted.append(runs.wait)):
+    of_another_pipeline = SparkTransform(runs._engine, "q", sql="SELECT partition FROM events")
+    with of_another_pipeline.noting_waits(lambda more_s: noted.append(runs.wait)):
         watching = asyncio.create_task(runs._watch(Run("p-1", running)))
         await until_async(lambda: len(noted) > 20)
         watching.cancel()
@@ -396,8 +425,8 @@ def test_the_log_has_one_line_every_30_seconds_whatever_the_number_of_jobs(caplo
     waiting = Waiting(CLUSTER)
     for second in range(100):
         for job in ("1", "2"):
-            waiting.note("p", job, second, "")
-        waiting.note("q", "3", second / 2, "")
+            waiting.note("p", job, second, "", second)
+        waiting.note("q", "3", second / 2, "", second)
     assert [vars(record)["seconds"] for record in caplog.records] == [30, 60, 90]
     assert (waiting.of("p"), waiting.of("q")) == (
         ExecutorsWait(99, waits(CLUSTER)),
@@ -406,6 +435,35 @@ def test_the_log_has_one_line_every_30_seconds_whatever_the_number_of_jobs(caplo
     for pipeline, job in (("p", "1"), ("p", "2"), ("q", "3"), ("q", "3")):
         waiting.end(pipeline, job)
     assert [record.message for record in caplog.records[3:]] == ["no longer waiting for executors"]
-    waiting.note("p", "4", 9, "")
+    waiting.note("p", "4", 9, "", 200)
     waiting.end("p", "4")
     assert len(caplog.records) == 4
+
+
+def test_the_log_goes_on_if_jobs_begin_and_end_while_others_wait(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "leasehold")
+    waiting, logged = Waiting(CLUSTER), list[int]()
+    waiting.note("p", "long", 500, "", 0)
+    for second in range(100):
+        first = second // 20 * 20
+        for began in (first, first - 20):  # each waits for 40 s
+            waiting.note("p", str(began), second - began, "", second)
+        waiting.end("p", "long")
+        waiting.end("p", str(first - 40))
+        logged += [second] * (len(caplog.records) - len(logged))
+    assert {record.message for record in caplog.records} == {"waiting for executors"}
+    assert logged == [0, 30, 60, 90]
+
+
+def test_a_wait_is_noted_for_all_pipelines_of_the_host_and_each_second_once() -> None:
+    """While all threads have jobs that wait, those of other pipelines do not begin."""
+    waiting, noted = Waiting(CLUSTER), list[float]()
+    with waiting.noting(noted.append):
+        waiting.note("p", "1", 8.0, "", 108.0)
+        waiting.note("q", "2", 3.0, "", 108.5)
+        waiting.note("p", "1", 9.0, "", 109.0)
+        waiting.end("p", "1")
+        waiting.end("q", "2")
+        waiting.note("q", "3", 8.0, "", 200.0)
+    waiting.note("q", "3", 9.0, "", 201.0)
+    assert noted == [8.0, 0.5, 0.5, 8.0]

@@ -33,6 +33,12 @@ def known_until(cluster: Cluster, now: float) -> Cluster:
     return cluster
 
 
+def silent_at(cluster: Cluster, *times: float) -> Cluster:
+    for now in times:
+        cluster.note(UNKNOWN, now)
+    return cluster
+
+
 def test_a_job_waits_while_the_cluster_answers_and_knows_the_application() -> None:
     watch, cluster = JobWatch(moved_at=100), Cluster()
     watch.note(WAITS, 100 + WAIT_S)
@@ -50,11 +56,27 @@ def test_a_job_that_has_waited_for_as_long_as_the_setting_permits_is_given_up() 
 
 
 def test_a_cluster_that_does_not_answer_is_lost_and_no_setting_delays_that() -> None:
-    watch, cluster = JobWatch(moved_at=100), Cluster(wait_s=86_400)
+    watch, cluster = JobWatch(moved_at=100), silent_at(Cluster(wait_s=86_400), 110, 120)
     assert cluster.judge(watch, 100 + SILENT_S - 1) == "works"
     assert cluster.judge(watch, 100 + SILENT_S) == "lost"
-    assert known_until(cluster, 200).judge(watch, 200 + SILENT_S - 1) == "waits"
+    silent_at(known_until(cluster, 200), 210, 220)
+    assert cluster.judge(watch, 200 + SILENT_S - 1) == "waits"
     assert cluster.judge(watch, 200 + SILENT_S) == "lost"
+
+
+def test_a_cluster_is_lost_by_two_questions_and_never_by_time_alone() -> None:
+    """A host that stood still has asked nothing meanwhile."""
+    watch, cluster = JobWatch(moved_at=0), silent_at(Cluster(), -20, -10)
+    assert cluster.judge(watch, 2 * SILENT_S) == "works"
+    assert silent_at(cluster, 2 * SILENT_S).judge(watch, 2 * SILENT_S) == "works"
+    assert silent_at(cluster, 2 * SILENT_S + ASK_S).judge(watch, 2 * SILENT_S + ASK_S) == "lost"
+
+
+def test_a_cluster_that_is_away_is_lost_though_a_wait_ends_sooner() -> None:
+    """Each job would end in vain, and no silence would be long enough."""
+    watch, cluster = JobWatch(moved_at=100), known_until(Cluster(wait_s=20), 99)
+    assert silent_at(cluster, 108, 116).judge(watch, 125) == "works"
+    assert cluster.judge(watch, 100 + SILENT_S) == "lost"
 
 
 def test_an_answer_of_an_earlier_wait_says_nothing_of_this_one() -> None:
@@ -96,6 +118,7 @@ def test_a_job_that_waits_for_others_of_its_host_does_not_wait_for_executors() -
     watch, cluster = JobWatch(0.0), Cluster()
     watch.note(WAITS, SILENT_S)
     cluster.ran_at = SILENT_S - 1
+    silent_at(cluster, SILENT_S, 2 * SILENT_S - 2)
     assert cluster.judge(watch, SILENT_S) == "works"
     assert cluster.judge(watch, 2 * SILENT_S - 1) == "lost"
 
@@ -133,6 +156,14 @@ def test_what_a_job_waits_for_is_looked_into_where_its_cluster_shows_it() -> Non
     assert "runs a task of this host (its master has no workers): look" in waits("spark://a:7077", about_workers(0, 0))
     assert "API server of Kubernetes at 'k8s://https://a' has not answered" in lost("k8s://https://a")
     assert "Spark master at 'spark://a:7077' has not answered" in lost("spark://a:7077")
+
+
+def test_a_cluster_is_lost_with_its_last_refusal() -> None:
+    cluster = known_until(Cluster(), 0)
+    cluster.note(ClusterAnswer(None, "the API server answers with status 503"), 10)
+    assert (cluster.unanswered, cluster.about) == ((10,), "")
+    assert "answered for 30 s (the API server answers with status 503): the" in lost("k8s://https://a", cluster.refusal)
+    assert silent_at(cluster, 20).refusal == ""
 
 
 def test_other_hosts_of_a_connect_server_may_hold_its_cores() -> None:

@@ -17,6 +17,8 @@ from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import NoTransform
 
 ROUTES = ["/api/pipelines", "/api/hosts", "/api/leases", "/api/lag", "/api/batches", "/api/leases/bank/a"]
 EVERYWHERE = [*ROUTES, "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json", "/nowhere"]
@@ -61,8 +63,21 @@ async def test_a_host_is_live_before_it_is_ready(resting, client) -> None:
     assert ready.status_code == 503
     assert ready.json() == {
         "status": "not ready",
-        "reasons": ["the host is starting: it waits for its sinks, or has not read the lease store yet"],
+        "reasons": ["the host is starting: it waits for Spark or its sinks, or has not read the lease store yet"],
     }
+
+
+async def test_a_host_that_starts_shows_that_it_waits_for_executors(
+    resting, client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no record among the hosts yet."""
+    monkeypatch.setattr(NoTransform, "executors_wait", ExecutorsWait(10.0, "no executor runs a task"))
+    reasons = (await client.get("/health/ready")).json()["reasons"]
+    assert reasons == ["the host is starting: it waits for executors of its Spark cluster"]
+    assert (await client.get("/api/hosts")).json()["items"] == []
+    (shown,) = (await client.get("/api/pipelines")).json()["problems"]
+    assert shown.startswith("host 'host-a' has waited for executors since ")
+    assert shown.endswith(": no executor runs a task")
 
 
 async def test_a_host_at_work_is_ready_and_a_draining_one_is_not(start) -> None:
