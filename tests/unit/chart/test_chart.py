@@ -385,7 +385,15 @@ def test_nobody_reaches_the_pods_but_whom_the_policy_names(render) -> None:
     closed, scraped = render()["NetworkPolicy"]["spec"], render(SWITCHES["lag"])["NetworkPolicy"]["spec"]
     assert closed["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in closed
-    assert [each["port"] for rule in closed["egress"] for each in rule["ports"]] == [53, 53, 5353, 5353, 443, 5432, 5671]
+    assert [each["port"] for rule in closed["egress"] for each in rule["ports"]] == [
+        53,
+        53,
+        5353,
+        5353,
+        443,
+        5432,
+        5671,
+    ]
     assert scraped["ingress"] == [{"from": SCRAPED["networkPolicy"]["ingressFrom"], "ports": [{"port": "api"}]}]
     connected = render(SWITCHES["Spark Connect"])["NetworkPolicy"]["spec"]
     assert connected["egress"][-1] == {"ports": [{"port": 15003}]}
