@@ -34,10 +34,12 @@ PLACES = {
     ),
 }
 """Each file that has the version -> where: patterns, each of which matches there."""
-BEFORE = "not yet on PyPI"
-"""What a page may state before the first release."""
-PAGES = ("README.md", "docs/configuration.md")
-"""Pages that state it."""
+BEFORE = {
+    "README.md": "not yet on PyPI",
+    "docs/configuration.md": "not yet on PyPI",
+    "docs/kubernetes.md": "Nothing is released yet",
+}
+"""Pages -> what they may state before the first release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,9 @@ def refusals(version: str, state: State) -> Iterator[str]:
         yield f"the branch is {state.branch}: a release is made on main"
     if not state.is_clean:
         yield "the working tree has changes: commit them, or remove them"
-    for path in PAGES:
-        if BEFORE in state.texts[path]:
-            yield f"{path} states '{BEFORE}': correct what it tells about PyPI"
+    for path, statement in BEFORE.items():
+        if statement in state.texts[path]:
+            yield f"{path} states '{statement}': correct what it tells about releases"
     if not unreleased(state.texts[CHANGELOG]):
         yield f"{CHANGELOG} has nothing under Unreleased: write what users notice"
 
@@ -124,7 +126,7 @@ def state_of(root: Path) -> State:
         branch=git(root, "rev-parse", "--abbrev-ref", "HEAD"),
         is_clean=not git(root, "status", "--porcelain"),
         tags=frozenset(git(root, "tag", "--list").split()),
-        texts={path: (root / path).read_text() for path in (CHANGELOG, *PAGES, *PLACES)},
+        texts={path: (root / path).read_text() for path in (CHANGELOG, *BEFORE, *PLACES)},
     )
 
 

@@ -36,7 +36,7 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     SparkSession: ("_instantiatedSession", "_activeSession"),
 }
 """Class -> its attributes that still refer to a context that has ended."""
-KNOWN_S, KNOWN_OF_SEVERAL_S = 15, 3
+KNOWN_S, KNOWN_OF_SEVERAL_S = 8, 3
 """How long a master, or an API server of Kubernetes, may take to answer what it knows about an application; and each of several
 masters, all but one of which may be silent."""
 _ALIVE = frozenset((403, 429))

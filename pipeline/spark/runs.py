@@ -143,8 +143,9 @@ class Runs:
 
     async def _watch(self, run: Run) -> _GivenUp:
         """Returns once a job is given up, or the Spark that it has obtained does not answer while its session is opened."""
-        clock = asyncio.get_running_loop().time
+        clock, cluster = asyncio.get_running_loop().time, self._engine.cluster
         watch = JobWatch(clock())
+        asking: asyncio.Task[ClusterAnswer] | None = None  # beside the looks: an answer may take a long time
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
@@ -154,18 +155,29 @@ class Runs:
                 found = await self._look(run, spark)
                 if isinstance(found, _GivenUp):
                     return found
-                watch.note(found, clock())
-                if found is not None and found.running:
-                    self._engine.cluster.ran_at = clock()
-                if (given_up := await self._judged(run, spark, watch)) is not None:
+                if watch.note(found, clock()):
+                    cluster.ran_at = clock()
+                if asking is not None and asking.done():
+                    answer, asking = asking.result(), None
+                    if answer.knows is False:
+                        spark.is_broken = True
+                        return _GivenUp(
+                            EngineUnavailable(forgotten(self._engine.place), is_away=True), spark, run.cancel
+                        )
+                    cluster.note(answer, clock())
+                if (given_up := self._judged(run, spark, watch, clock())) is not None:
                     return given_up
+                if asking is None and cluster.has_to_ask(watch, clock()):
+                    cluster.asked_at = clock()
+                    asking = asyncio.create_task(self._ask(spark), name=f"ask about {run.group}")
         finally:
+            if asking is not None:
+                asking.cancel()
             self._engine.waiting.end(self._name, run.group)
 
-    async def _judged(self, run: Run, spark: Running, watch: JobWatch) -> _GivenUp | None:
+    def _judged(self, run: Run, spark: Running, watch: JobWatch, now: float) -> _GivenUp | None:
         """Why a job without running tasks is given up, or None. It waits while the cluster knows the application."""
-        clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
-        waiting, now = self._engine.waiting, clock()
+        cluster, place, waiting = self._engine.cluster, self._engine.place, self._engine.waiting
         match cluster.judge(watch, now):
             case "waits":
                 waiting.note(self._name, run.group, now - cluster.quiet_since(watch), cluster.about, now)
@@ -177,13 +189,6 @@ class Runs:
             case "in vain":  # another driver would only lose its place in the queue
                 why = in_vain(place, cluster.wait_s, cluster.about)
                 return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)
-        if cluster.has_to_ask(watch, now):  # the next verdict follows the next look: an answer may take a long time
-            cluster.asked_at = now
-            answer = await self._ask(spark)
-            if answer.knows is False:
-                spark.is_broken = True
-                return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
-            cluster.note(answer, clock())
         return None
 
     async def _ask(self, spark: Running) -> ClusterAnswer:

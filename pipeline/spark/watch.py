@@ -72,12 +72,17 @@ class JobWatch:
     moved_at: float
     ended: int = 0
 
-    def note(self, progress: TaskCounts | None, now: float) -> None:
-        """progress: None if nothing is known of the job, for example while Spark plans it."""
-        if progress is None or progress.running or not progress.left or progress.ended != self.ended:
+    def note(self, progress: TaskCounts | None, now: float) -> bool:
+        """Returns whether a task has run since the last look.
+
+        progress: None if nothing is known of the job, for example while Spark plans it.
+        """
+        has_run = progress is not None and (progress.running > 0 or progress.ended != self.ended)
+        if has_run or progress is None or not progress.left:
             self.moved_at = now
         if progress is not None:
             self.ended = progress.ended
+        return has_run
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ ALLOCATION = {
 }
 
 
-TIMEOUT_S = 12
+TIMEOUT_S = 30
 """`batch_timeout_s` of a host. Each of its waits is longer."""
 
 
@@ -61,20 +61,24 @@ class Waiting:
         (folder / "host.yaml").write_text(yaml.safe_dump(settings))
         self.write()
         self._command: Command = leasehold("run", "host.yaml")
-        until(lambda: self._command.found(r'"url": "(http://[^"]+)"'), "the API listens")
+        until(lambda: self._url or self._command.process.poll() is not None, "the API listens")
+        assert self._url, self._command.err
 
     def write(self) -> None:
         self._written += 1
         with self._words.open("a") as file:
             file.write(f'{{"word": {self._written}}}\n')
 
+    @property
+    def _url(self) -> str | None:
+        return self._command.found(r'"url": "(http://[^"]+)"')
+
     def ask(self, path: str) -> httpx.Response:
-        url = self._command.found(r'"url": "(http://[^"]+)"')
-        return httpx.get(f"{url}{path}", timeout=PATIENCE_S, trust_env=False)
+        return httpx.get(f"{self._url}{path}", timeout=PATIENCE_S, trust_env=False)
 
     @property
     def problems(self) -> str:
-        return " ".join(self.ask("/api/pipelines").json()["items"][0]["problems"])
+        return " ".join(self.ask("/api/pipelines").json()["problems"])
 
     def metric(self, name: str) -> float:
         lines = self.ask("/metrics").text.splitlines()
@@ -212,9 +216,7 @@ async def test_a_master_that_is_away_while_a_job_waits_is_noticed(
 def test_a_host_shows_its_wait_from_its_start_and_counts_no_failure(
     empty_cluster: SparkCluster, tmp_path: Path, leasehold: Commands
 ) -> None:
-    folder = tmp_path / "host"
-    folder.mkdir()
-    host = Waiting(empty_cluster, folder, leasehold)
+    host = Waiting(empty_cluster, tmp_path, leasehold)
     until(lambda: "executors" in host.problems, "the host shows while it starts that it waits")
     assert "Spark" in host.ask("/health/ready").text
     for waited_s in (0, AWAY_S / 3, AWAY_S * 2 / 3, AWAY_S):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import release
-from release import BEFORE, CHANGELOG, PAGES, PLACES, State, git, mismatches, numbers, refusals, released, stated
+from release import BEFORE, CHANGELOG, PLACES, State, git, mismatches, numbers, refusals, released, stated
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "https://github.com/leasehold/leasehold"
@@ -19,11 +19,12 @@ READY = State(
     branch="main",
     is_clean=True,
     tags=frozenset({"v0.1.0"}),
-    texts={path: (ROOT / path).read_text().replace(BEFORE, "on PyPI") for path in (*PAGES, *PLACES)}
+    texts={path: (ROOT / path).read_text().replace(BEFORE.get(path, "\0"), "released") for path in (*BEFORE, *PLACES)}
     | {
         CHANGELOG: "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A door.\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"
     },
 )
+KUBERNETES = (ROOT / "docs/kubernetes.md").read_text()
 NOW = str(tomllib.loads(READY.texts["pyproject.toml"])["project"]["version"])
 NEXT = f"{numbers(NOW)[0]}.{numbers(NOW)[1] + 1}.0"
 
@@ -68,6 +69,7 @@ def test_every_place_of_this_repository_has_the_same_version() -> None:
         (NEXT, written(CHANGELOG, "## [Unreleased]\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"), "nothing under Unreleased"),
         (NEXT, written("helm/Chart.yaml", 'version: 0.0.8\nappVersion: "0.0.1"\n'), "versions disagree: .*has 0.0.8"),
         (NEXT, written("README.md", "Alpha: not yet on PyPI."), "README.md states 'not yet on PyPI'"),
+        (NEXT, written("docs/kubernetes.md", KUBERNETES), "docs/kubernetes.md states 'Nothing is released yet'"),
         (NEXT, written("docs/kubernetes.md", ""), "docs/kubernetes.md, .* matches nothing"),
     ],
 )  # fmt: skip

@@ -58,7 +58,12 @@ def test_addresses_of_the_site_are_those_of_its_newest_version() -> None:
     """Pages lie below the version or `latest`, as mike arranges them. Only the root has a page, which leads to `latest`."""
     base = yaml.load((ROOT / "mkdocs.yml").read_text(), Tolerant)["site_url"]
     files = [path for path in (ROOT / "helm").rglob("*") if path.is_file()]
-    files += [ROOT / "pyproject.toml", ROOT / "emulators/pyproject.toml", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    files += [
+        ROOT / "pyproject.toml",
+        *(ROOT / "emulators" / name for name in ("pyproject.toml", "README.md")),
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+    ]
     named = {(each.name, page) for each in files for page in re.findall(rf"{base}([\w./-]+\w)", each.read_text())}
     assert {name for name, _ in named} >= {"Chart.yaml", "README.md", "values.yaml", "pyproject.toml"}
     pages = {f"latest/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}

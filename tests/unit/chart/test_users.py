@@ -273,6 +273,7 @@ REENCRYPT = {"route.openshift.io/termination": "reencrypt"}
         ([OPENSHIFT], {"annotations": REENCRYPT}, REENCRYPT),
         ([OPENSHIFT], {"tlsSecret": "bank-tls"}, None),
         ([], {}, None),
+        ([], {"annotations": None}, None),
     ],
 )
 def test_a_route_of_openshift_always_has_tls(

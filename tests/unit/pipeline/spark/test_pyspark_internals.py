@@ -86,7 +86,7 @@ def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> 
     assert internals.standing_in_kubernetes(context) == UNKNOWN
 
 
-@pytest.mark.parametrize(("place", "within_s"), [("spark://a:7077", 15), ("spark://a:7077,b:7077", 3)])
+@pytest.mark.parametrize(("place", "within_s"), [("spark://a:7077", 8), ("spark://a:7077,b:7077", 3)])
 def test_a_master_may_answer_slowly_unless_others_are_asked_too(
     place: str, within_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +113,7 @@ def test_an_api_server_may_answer_slowly() -> None:
     context = MagicMock(spec=SparkContext, applicationId="app-1", _jvm=MagicMock(), _jsc=MagicMock())
     internals.standing_in_kubernetes(context)
     config = context._jvm.io.fabric8.kubernetes.client.RequestConfigBuilder.return_value
-    config.withRequestTimeout.assert_called_once_with(15_000)
+    config.withRequestTimeout.assert_called_once_with(8_000)
 
 
 @pytest.mark.parametrize(

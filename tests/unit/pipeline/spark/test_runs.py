@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -396,6 +397,47 @@ async def test_a_task_that_begins_while_the_cluster_is_asked_keeps_the_driver(mo
     watching.cancel()
     await asyncio.wait({watching})
     assert running.is_alive
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_wait_is_noted_while_the_cluster_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or up to 20 s of a wait would count towards `batch_timeout_s` until the answer comes."""
+    asked, answers = threading.Event(), threading.Event()
+    running, runs, noted = driver(monkeypatch, KNOWN), runs_on(CLUSTER), []
+    questions: list[str] = []
+
+    def standing(self: Running) -> ClusterAnswer:
+        questions.append("asked")
+        if len(questions) > 1:
+            asked.set()
+            answers.wait(PATIENCE_S)
+        return KNOWN
+
+    def note(more_s: float) -> None:
+        if asked.is_set():
+            noted.append(more_s)
+
+    monkeypatch.setattr(Running, "standing", standing)
+    with runs._engine.waiting.noting(note):
+        watching = asyncio.create_task(runs._watch(Run("p-1", running)))
+        await until_async(lambda: len(noted) > 5 or watching.done())
+        answers.set()
+        watching.cancel()
+        await asyncio.wait({watching})
+    assert len(questions) == 2
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_tasks_that_end_between_looks_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, runs = driver(monkeypatch, KNOWN), runs_on(CLUSTER)
+    looks = count(1)
+    monkeypatch.setattr(Running, "progress_of", lambda self, group: TaskCounts(0, next(looks), 8))
+    watching = asyncio.create_task(runs._watch(Run("p-1", running)))
+    ran_at = runs._engine.cluster.ran_at
+    await until_async(lambda: runs._engine.cluster.ran_at > ran_at or watching.done())
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.wait({watching})
 
 
 @pytest.mark.usefixtures("stillness")
