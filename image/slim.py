@@ -1,7 +1,7 @@
 """Takes out of a folder what lists name, and out of Spark's jars what other systems would load:
 python image/slim.py FOLDER LIST...
 
-LIST: a file beside this one, with a path below the folder on each line.
+LIST: a file beside this one, with a path below the folder on each line. A path behind `!` stays, whatever else names it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def keep_own(jar: Path, machine: str) -> None:
 
 
 def main(folder: Path, *lists: str) -> None:
-    for path in list(unused(folder, listed(*lists))):
+    lines = listed(*lists)
+    kept = {*unused(folder, [line[1:] for line in lines if line.startswith("!")])}
+    for path in sorted({*unused(folder, [line for line in lines if not line.startswith("!")])} - kept):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

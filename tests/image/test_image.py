@@ -85,6 +85,11 @@ def test_its_archive_of_classes_fits_and_pays(image: Image, letters: starts.Lett
     noted("a bare session: " + ", ".join(f"{seconds:.1f} s {name} the archive" for name, seconds in took.items()))
 
 
+def test_programs_and_handlers_find_the_public_interface(image: Image, letters: starts.Letters) -> None:
+    ran = run(image.command(letters.folder, "/opt/leasehold/bin/python", "-c", "from leasehold import *; Pipeline"))
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_signals_reach_the_host(image: Image) -> None:
     assert image.config.get("StopSignal", "SIGTERM") in ("SIGTERM", str(signal.SIGTERM.value))
     assert image.config["Entrypoint"] == ["/opt/leasehold/bin/leasehold"]
