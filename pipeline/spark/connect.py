@@ -297,7 +297,7 @@ class Connected(Running):
         self.sever()
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Called on the thread that waits. The server counts each task that ends as completed, also if it runs again."""
+        """Called on the thread that waits. The server counts each task that ends as completed, even if it runs again."""
         me, stages = threading.get_ident(), list(stages or ())
         if (job := self._jobs.get(me)) is not None:
             left = sum(max(1, each.num_tasks - each.num_completed_tasks) for each in stages if not each.done)

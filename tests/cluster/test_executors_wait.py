@@ -23,7 +23,7 @@ from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(400 + 2 * AWAY_S)
 
 ALLOCATION = {
     "spark_dynamicAllocation_enabled": "true",
