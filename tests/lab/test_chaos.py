@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 import pytest
 from lab.scenarios.brokers import BREAKAGES
-from lab.scenarios.chaos import RECOVERY_S, Outcome, idle_hosts, lived
+from lab.scenarios.chaos import RECOVERY_S, Outcome, idle_partitions, lived
 from lab.scenarios.chaos_books import AMOUNTS, Difference, Found, Writer, Written, difference, number_of
 from lab.scenarios.chaos_group import Group
 from lab.scenarios.chaos_host import Failed
@@ -204,16 +204,11 @@ def test_a_run_without_faults_or_without_anything_delivered_meanwhile_has_failed
     assert told(written, exact(written), replace(FAULT, began=2, ended=3)) == [still]
 
 
-class Named(NamedTuple):
-    name: str
+class Flow:
+    """Partitions whose positions move at each look, but for those that stand still. faults: looks while one lasts."""
 
-
-class Counted:
-    """Hosts of a group whose deliveries grow at each look, but for those that stand still. faults: looks while one lasts."""
-
-    def __init__(self, *hosts: str, still: str = "", faults: int = 0) -> None:
-        self.hosts = {name: Named(name) for name in hosts}
-        self.has_started = True
+    def __init__(self, *partitions: str, still: str = "", faults: int = 0) -> None:
+        self._partitions = partitions
         self.looks = 0
         self._still, self._faults = still, faults
 
@@ -222,28 +217,29 @@ class Counted:
         self.looks += 1
         return self.looks <= self._faults
 
-    async def delivered_by_spark(self) -> dict[Named, float]:
-        return {host: 0 if host.name == self._still else self.looks for host in self.hosts.values()}
+    async def positions(self) -> dict[str, str]:
+        return {each: "0" if each == self._still else str(self.looks) for each in self._partitions}
+
+    async def idle(self, within_s: float, look_s: float) -> list[str]:
+        return await idle_partitions(self, self.positions, within_s, look_s)  # type: ignore[arg-type]
 
 
 @pytest.mark.virtual
-async def test_each_host_has_to_deliver_after_a_fault() -> None:
-    assert await idle_hosts(Counted("a", "b"), 0.2, 0.01) == []  # type: ignore[arg-type]
-    assert await idle_hosts(Counted("a", "b", still="a"), 0.2, 0.01) == ["a"]  # type: ignore[arg-type]
+async def test_each_partition_has_to_be_delivered_after_a_fault() -> None:
+    assert await Flow("a", "b").idle(0.2, 0.01) == []
+    assert await Flow("a", "b", still="a").idle(0.2, 0.01) == ["a"]
 
 
 @pytest.mark.virtual
 async def test_what_was_delivered_while_a_fault_lasted_does_not_count() -> None:
-    group = Counted("a", "b", faults=5)
-    assert await idle_hosts(group, 0.05, 0.02) == []  # type: ignore[arg-type]
-    assert group.looks == 7, "one look behind the fault, and one that compares"
+    flow = Flow("a", "b", faults=5)
+    assert await flow.idle(0.05, 0.02) == []
+    assert flow.looks == 7, "one look behind the fault, and one that compares"
 
 
 @pytest.mark.virtual
-async def test_hosts_that_never_start_are_named() -> None:
-    group = Counted("a", "b")
-    group.has_started = False
-    assert await idle_hosts(group, 0.05, 0.01) == ["a", "b"]  # type: ignore[arg-type]
+async def test_a_database_that_tells_nothing_does_not_count_as_delivery() -> None:
+    assert await Flow().idle(0.05, 0.01) == ["all"]
 
 
 # What hosts have to say of Spark

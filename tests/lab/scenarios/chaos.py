@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from lab.scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
+from lab.scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found, positions
 from lab.scenarios.chaos_group import Group
-from lab.scenarios.chaos_host import DATABASE, Host
+from lab.scenarios.chaos_host import DATABASE
 from lab.scenarios.chaos_plan import (
     KILLS,
     KINDS,
@@ -59,7 +59,7 @@ LAPSE_S = LEASE_S
 CALM_S = 30
 """How long a fault waits at most for the group to work again after the ones before."""
 RECOVERY_S = 60
-"""On a cluster: how soon the group has to work again after a fault, while no other one lasts."""
+"""On a cluster: how soon every partition has to be delivered again after a fault, while no other one lasts."""
 
 WAITS_EVERY_S = 2.0
 """How often REST is read."""
@@ -254,16 +254,17 @@ class Chaos:
             await self._recover(0)
 
     async def _recover(self, since: int) -> bool:
-        """Returns when all hosts work again, or after CALM_S: whether all deliver through Spark, on a cluster.
+        """Returns when all hosts work again, or after CALM_S: whether all partitions are delivered, on a cluster.
 
-        There, each host has to deliver events through Spark again within RECOVERY_S, while no other fault lasts.
+        There, events of each partition have to come through Spark again within RECOVERY_S, while no other fault lasts, on
+        whatever host. One whose Spark is away for long rests while others have its leases.
         """
         if not self._group.is_on_cluster:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._flow(since), CALM_S)
             return False
-        if idle := await idle_hosts(self._group, RECOVERY_S):
-            words = f"hosts did not deliver again within {RECOVERY_S} s after a fault: {', '.join(idle)}"
+        if idle := await idle_partitions(self._group, self._positions, RECOVERY_S):
+            words = f"not delivered again within {RECOVERY_S} s after a fault: {', '.join(idle)}"
             self._group.problems.append(words)
             self._note(words)
         return not idle
@@ -279,6 +280,13 @@ class Chaos:
             return await asyncio.to_thread(delivered, self._group.dsn)
         except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
             return 0
+
+    async def _positions(self) -> Mapping[str, str]:
+        """Nothing where nobody can tell."""
+        try:
+            return await asyncio.to_thread(positions, self._group.dsn)
+        except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
+            return {}
 
     async def _drain(self) -> None:
         """Until everything is everywhere, or nothing has moved for so long that it never will."""
@@ -341,18 +349,19 @@ def _told(there: Found, copied: Copied | None) -> str:
     return there.told if copied is None else f"{there.told}, copies {len(copied.rows)}"
 
 
-async def idle_hosts(group: Group, within_s: float, look_s: float = 1.0) -> list[str]:
-    """The hosts that do not deliver through Spark within that time, while no fault lasts. Returns as soon as all do."""
+async def idle_partitions(
+    group: Group, positions: Callable[[], Awaitable[Mapping[str, str]]], within_s: float, look_s: float = 1.0
+) -> list[str]:
+    """Those whose positions do not move within that time, while no fault lasts. Returns as soon as all do."""
     now_s = asyncio.get_running_loop().time
-    before: dict[Host, float] | None = None
-    idle, calm_since = [*group.hosts], now_s()
+    before: Mapping[str, str] = {}
+    idle, calm_since = ["all"], now_s()
     while now_s() - calm_since <= within_s:
         if group.has_fault:
-            before, calm_since = None, now_s()
-        elif group.has_started:
-            now = await group.delivered_by_spark()
-            before = now if before is None else before
-            idle = [host.name for host in now if now[host] <= before.get(host, 0)]
+            before, calm_since = {}, now_s()
+        elif now := await positions():
+            before = before or now
+            idle = [partition for partition in now if now[partition] == before.get(partition)]
             if not idle:
                 break
         await asyncio.sleep(look_s)

@@ -137,6 +137,13 @@ def delivered(dsn: str) -> int:
     return int(row[0])
 
 
+def positions(dsn: str) -> dict[str, str]:
+    """Partition of the last log -> how far PostgreSQL has its events. Raises psycopg.Error."""
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT partition, position FROM leasehold_positions WHERE pipeline = 'balances'")
+        return {partition: str(position) for partition, position in rows}
+
+
 def _numbers(ground: Ground, log: str, amount: str) -> dict[str, list[int]]:
     return {file: [number_of(body[amount]) for body in bodies] for file, bodies in ground.events(log).items()}
 

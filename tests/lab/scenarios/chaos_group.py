@@ -97,12 +97,6 @@ class Group:
         """Whether one lasts."""
         return len(self._begun) > len(self.happened)
 
-    async def delivered_by_spark(self) -> dict[Host, float]:
-        """Of each host: how many events its process has delivered that went through Spark."""
-        hosts = list(self.hosts.values())
-        counts = await asyncio.gather(*(asyncio.to_thread(host.delivered_by, WITH_SPARK) for host in hosts))
-        return dict(zip(hosts, counts, strict=True))
-
     async def note_waits(self, every_s: float) -> None:
         """What REST says of hosts that wait, each failure once. Without end."""
         before: frozenset[Failed] = frozenset()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 import urllib.request
@@ -91,13 +90,6 @@ class Host:
     def events(self) -> list[dict[str, Any]]:
         """What this process has logged; another one of its name may have done so before."""
         return events_in(self._log, self._from)
-
-    def delivered_by(self, role: str) -> float:
-        """How many events this process has delivered for a pipeline; 0 if it does not answer."""
-        found = re.search(
-            rf'^leasehold_events_delivered_total{{pipeline="{role}"}} (\S+)$', self._get("/metrics"), re.MULTILINE
-        )
-        return float(found[1]) if found else 0.0
 
     def failures_of(self, role: str) -> list[Failed]:
         """Why partitions of a pipeline stand still, as REST tells it. A host's REST speaks for the whole group."""

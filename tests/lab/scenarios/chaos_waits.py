@@ -31,7 +31,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A fault, in Unix time. is_calm: all hosts of a cluster delivered through Spark right before."""
+    """A fault, in Unix time. is_calm: on a cluster, all partitions were delivered through Spark right before."""
 
     kind: str
     began: float
