@@ -218,10 +218,12 @@ class Session:
                     if found is None or found.incarnation != self.record.incarnation:
                         return
                     try:
-                        return await self._store.delete(self._id, stored.etag)
+                        await self._store.delete(self._id, stored.etag)
                     except StoreConflict:  # a beat that was under way when beating ended has just arrived
                         if not tries_left:
                             raise
+                    else:
+                        return
 
     async def _wait_until_due(self, jitter: float) -> None:
         """Wait until the next beat is due: at once to name a new term, soon after a ring."""

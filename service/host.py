@@ -375,7 +375,7 @@ class Host:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _leave(self) -> None:
-        """Remove the host's document, unless a lease was not released: others wait longer for an owner without a document (S4)."""
+        """Remove the host's document, unless a lease was not released: others wait longer for an owner without one (S4)."""
         if not self._unreleased:
             await self._attempt("leaving", self.session.end())
         await asyncio.gather(*(writer.flush() for writer in self.checkpoint_writers.values()))

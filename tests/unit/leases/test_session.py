@@ -339,6 +339,7 @@ class OneAfterAnother(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_writing = asyncio.Event()
         self._turn = asyncio.Lock()
 
     async def replace(self, id: str, body: str, etag: str) -> str:
@@ -350,6 +351,7 @@ class OneAfterAnother(MemoryStore):
     async def _go_on(self, write: Awaitable[T]) -> T:
         async def written() -> T:
             async with self._turn:
+                self.is_writing.set()
                 await asyncio.sleep(0.1)
                 return await write
 
@@ -363,8 +365,7 @@ async def test_a_beat_that_arrives_while_the_host_leaves_does_not_keep_its_docum
     await own.open()
     beating = asyncio.create_task(own.keep_beating(random.Random(7), lambda error: None))
     own.ring()
-    while not store._turn.locked():
-        await asyncio.sleep(0.01)
+    await store.is_writing.wait()
     beating.cancel()
     await own.end()
     assert await store.list(HOSTS_PREFIX) == []

@@ -254,7 +254,9 @@ async def test_a_stopped_host_leaves_no_session() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_lease_that_a_host_could_not_release_when_it_stopped_is_taken_as_soon_as_that_of_a_killed_host() -> None:
+async def test_a_lease_that_a_host_could_not_release_when_it_stopped_is_taken_as_soon_as_that_of_a_killed_host() -> (
+    None
+):
     group = await settled()
     stopped = group.hosts[0]
     group.weather.judge = lambda request: Fate(
