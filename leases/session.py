@@ -36,7 +36,7 @@ WON_AGAIN_PER_S = 20.0
 UNDER_WAY_MAX = 2
 """How many attempts may wait for an answer at a time."""
 TRIES_MAX = 4
-"""How often a beat is tried while others change the document."""
+"""How often a beat, or the removal of the document, is tried while others change it."""
 ACTIVITY_S = 10.0
 """How old a report for people may become before a beat renews it."""
 
@@ -212,10 +212,18 @@ class Session:
             if self.record.tick == 0:
                 return  # never written
             with suppress(StoreMissing):
-                stored = await self._store.read(self._id)
-                found = found_host(self._id, stored.body)
-                if found is not None and found.incarnation == self.record.incarnation:
-                    await self._store.delete(self._id, stored.etag)
+                for tries_left in reversed(range(TRIES_MAX)):
+                    stored = await self._store.read(self._id)
+                    found = found_host(self._id, stored.body)
+                    if found is None or found.incarnation != self.record.incarnation:
+                        return
+                    try:
+                        await self._store.delete(self._id, stored.etag)
+                    except StoreConflict:  # a beat that was under way when beating ended has just arrived
+                        if not tries_left:
+                            raise
+                    else:
+                        return
 
     async def _wait_until_due(self, jitter: float) -> None:
         """Wait until the next beat is due: at once to name a new term, soon after a ring."""

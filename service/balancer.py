@@ -131,7 +131,9 @@ class Balancer:
         wanted = await self._taker.proved(wanted)
         changes = await self._taker.carry_out(wanted, scan, group)
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
-        await self._clear_away(host_scan, scan, [key for key in outlived if key in scan.seen])
+        # The audit of a slow feed is about an earlier scan, and an operator may have reset the lease since.
+        closed = [key for key in outlived if key in scan.seen and scan.seen[key].lease.closed]
+        await self._clear_away(host_scan, scan, closed)
         is_left = any(audit.left for audit in audits.values())
         if any(audit.created for audit in audits.values()):
             self.wake()  # these leases can be taken now

@@ -47,7 +47,6 @@ class Checkpoints:
         self._failed = failed
         self._was_kept = kept
         self._safe: tuple[str | None, str] | None = None
-        self._kept: tuple[str | None, str] | None = None
         self._dirty = asyncio.Event()
         self._keeping = asyncio.Lock()
         self._checkpointed_at = self._spared_until = clock.monotonic()
@@ -60,8 +59,8 @@ class Checkpoints:
     def has_moved(self, position: str | None, state: str) -> bool:
         """Note the sink's position. Returns False if the lease has it already: several batches became safe at once, and the
         first one's checkpoint covered all."""
-        safe = (position, state)
-        if safe == self._kept:
+        safe, lease = (position, state), self._owned.lease
+        if safe == (lease.continuation, lease.sink_state):
             return False
         self._safe = safe
         self._dirty.set()
@@ -80,7 +79,6 @@ class Checkpoints:
             self._checkpointed_at = self._clock.monotonic()
             self._stats.record_checkpoint(self._owned.lease, self._checkpointed_at - began)
             self._spared_until = self._checkpointed_at + self._pipeline.spared_s
-            self._kept = safe
             if self._safe == safe:
                 self._safe = None
                 self._dirty.clear()

@@ -395,9 +395,10 @@ class Fitness:
         asked: list[Awaitable[object]] = [pipeline.feed.partitions()]
         if seen is not None:
             asked += [self._keeper.probe(seen), pipeline.sink.probe(name, seen.lease.partition)]
+        asking = [asyncio.ensure_future(each) for each in asked]
         try:
             async with asyncio.timeout(PROBE_CALLS * self._timing.call_timeout_s):
-                await asyncio.gather(*asked)
+                await asyncio.gather(*asking)
         except (Exception, asyncio.CancelledError) as error:  # a user's feed or sink may raise anything
             if is_cancelled(error):
                 raise
@@ -407,3 +408,6 @@ class Fitness:
             watched.probe_failed = False
             if pipeline.sink.reports_standing or not any(self._failing(name, self._clock.monotonic())):
                 watched.proved_at = self._clock.monotonic()  # otherwise the probe did not reach the sink
+        finally:
+            for each in asking:
+                each.cancel()  # one may hang after another has failed

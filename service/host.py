@@ -125,6 +125,8 @@ class Host:
             runtime=runtime,
         )
         self._tasks: dict[asyncio.Task[None], Worker] = {}
+        self._unreleased: set[LeaseKey] = set()
+        """The leases whose last worker here ended without a release."""
 
     @property
     def session(self) -> Session:
@@ -311,6 +313,7 @@ class Host:
     def _employ(self, owned: OwnedLease, group: asyncio.TaskGroup) -> None:
         """Start a worker for a lease that was just taken."""
         key = owned.lease.key
+        self._unreleased.discard(key)
         worker = self.workers[key] = Worker(
             owned,
             self.pipelines[key.pipeline],
@@ -338,6 +341,8 @@ class Host:
         self.outcomes.append((key, outcome))
         taken_by = outcome.error.taken_by if isinstance(outcome.error, OwnershipLost) else None
         self.stats.record_release(worker.owned.lease, outcome.reason, taken_by=taken_by)
+        if outcome.reason in ("shutdown", "failed") and worker.owned.lease.owner is not None:
+            self._unreleased.add(key)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         elif worker.owned.lease.handoff_to is None and not self.fitness.gives_up(key.pipeline):
@@ -370,7 +375,9 @@ class Host:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _leave(self) -> None:
-        await self._attempt("leaving", self.session.end())
+        """Remove the host's document, unless a lease was not released: others wait longer for an owner without one (S4)."""
+        if not self._unreleased:
+            await self._attempt("leaving", self.session.end())
         await asyncio.gather(*(writer.flush() for writer in self.checkpoint_writers.values()))
         self._log.info("host stopped")
 

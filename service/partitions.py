@@ -312,7 +312,8 @@ class Partitions:
         """Warn of closed partitions that the feed lists (again). Closing one before its file is moved away is expected."""
         before = {partition.name for partition in self._seen.get(pipeline, ())} if finished else ()
         self._seen[pipeline] = tuple(listed)
-        if returned := [name for name in finished if name not in before]:
+        # The lease of one that was deleted and has just been put back is not in the scan.
+        if returned := [name for name in finished if name not in before and LeaseKey(pipeline, name) in scan.seen]:
             one = returned[0]
             names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)
             self._report(

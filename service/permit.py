@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leasehold.common.clock import Clock, retry_after_s
-from leasehold.leases.errors import LeasesError
+from leasehold.leases.errors import StoreError
 from leasehold.leases.tenure import WINNING, OwnedLease
 from leasehold.pipeline.errors import NotTrusted
 
@@ -46,14 +46,15 @@ class TrustPermit:
         self._note_trust()
 
     async def _wait_for_trust(self) -> None:
+        """Raises OwnershipLost, InvalidDocument: work that has swallowed its cancellation must not wait for ever."""
         failures = 0
         while not self._owned.is_trusted:
             pause_s = SUSPENDED_POLL_S
-            if self._owned.must_be_won:  # sooner than idle leases, which wait for their turn
+            if self._owned.must_be_won or self._owned.is_lost:  # sooner than idle leases, which wait for their turn
                 try:
                     await self._owned.renew()
                     continue
-                except LeasesError as error:
+                except StoreError as error:
                     failures += 1
                     pause_s = WINNING.pause_s(failures, 0.0, retry_after_s(error))
             await self._clock.sleep(pause_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -11,10 +13,13 @@ from hypothesis import strategies as st
 from unit.leases.shown_hosts import TIMING, session_of, stored_host
 from unit.leases.shown_hosts import BeatStore as Store
 
+from leasehold.common.cancellation import await_shielded
 from leasehold.leases.errors import DuplicateHost, StoreAmbiguous, StoreError, StoreUnavailable
 from leasehold.leases.host_record import HOST_BYTES_MAX, HOSTS_PREFIX, HostRecord, decode_host, encode_host, host_id
 from leasehold.leases.session import Session
 from leasehold.leases.stores.memory import MemoryStore
+
+T = TypeVar("T")
 
 
 @pytest.mark.virtual
@@ -325,6 +330,43 @@ async def test_draining_stays_in_the_document_and_the_document_ends_with_the_hos
     await own.beat(draining=True)
     await own.beat()
     assert (await stored_host(store)).draining
+    await own.end()
+    assert await store.list(HOSTS_PREFIX) == []
+
+
+class OneAfterAnother(MemoryStore):
+    """A write takes 0.1 s, follows the earlier ones, and goes on if its caller leaves, as in `SqliteStore`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._go_on(super().replace(id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._go_on(super().delete(id, etag))
+
+    async def _go_on(self, write: Awaitable[T]) -> T:
+        async def written() -> T:
+            async with self._turn:
+                self.is_writing.set()
+                await asyncio.sleep(0.1)
+                return await write
+
+        return await await_shielded(asyncio.create_task(written()))
+
+
+@pytest.mark.virtual
+async def test_a_beat_that_arrives_while_the_host_leaves_does_not_keep_its_document() -> None:
+    store = OneAfterAnother()
+    own = session_of(store)
+    await own.open()
+    beating = asyncio.create_task(own.keep_beating(random.Random(7), lambda error: None))
+    own.ring()
+    await store.is_writing.wait()
+    beating.cancel()
     await own.end()
     assert await store.list(HOSTS_PREFIX) == []
 

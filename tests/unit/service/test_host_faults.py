@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from lab.simulation.group import Group, Running, until
-from lab.simulation.weather import Fate, Outlet
+from lab.simulation.weather import Fate, Outlet, of
 
 from leasehold.leases.bootstrap import info_id
 from leasehold.leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
@@ -395,6 +395,43 @@ async def test_the_documents_of_the_long_dead_are_cleared_away() -> None:
     a, b = await settled(group, "host-a", "host-b")
     await b.kill()
     await until(lambda: [s.id for s in group.documents(HOSTS_PREFIX)] == [host_id("host-a")], within_s=700)
+    await a.stop()
+
+
+@pytest.mark.virtual
+async def test_a_closed_lease_that_is_reset_just_before_it_is_cleared_away_stays_although_the_feed_is_slow() -> None:
+    group = Group("a")
+    [a] = await settled(group, "host-a")
+    at_once = group.feed.partitions
+
+    async def slow() -> list[FeedPartition]:
+        await asyncio.sleep(1)
+        return await at_once()
+
+    group.feed.partitions = slow  # type: ignore[method-assign]
+    gone = Lease(pipeline="bank", partition="gone", closed=True, continuation="7")
+    group.put(lease_id(*gone.key), encode_lease(gone))
+    group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "delete" else "ok")
+    await until(lambda: group.asked(of("store", "delete", "gone")), within_s=800)
+    group.edit("gone", lambda lease: lease.reset(None))
+    group.weather.judge = lambda request: Fate()
+    await asyncio.sleep(2 * group.timing.audit_s)
+    assert "gone" in group.leases
+    await a.stop()
+
+
+@pytest.mark.virtual
+async def test_a_tombstone_that_is_deleted_when_its_file_returns_is_put_back() -> None:
+    group = Group("a")
+    tombstone = Lease(pipeline="bank", partition="b", closed=True, tombstone=True, continuation="3")
+    group.put(lease_id(*tombstone.key), encode_lease(tombstone))
+    [a] = await settled(group, "host-a")
+    group.feed._logs["b"] = type(group.feed._logs["a"])()
+    group.remove(lease_id(*tombstone.key))
+    a.host.balancer.reader.scan = replace(a.host.balancer.reader.scan, token=None)  # as a store that must list
+    a.host.wake()
+    await until(lambda: "b" in group.leases, within_s=5)
+    assert group.leases["b"].tombstone
     await a.stop()
 
 

@@ -17,6 +17,7 @@ from leasehold.leases.lease import LeaseKey
 from leasehold.leases.store import READS
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryDestination
+from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.fitness import PipelineHealth
 from leasehold.service.pipeline import PipelineParts
 
@@ -461,6 +462,30 @@ async def test_a_host_all_whose_lease_writes_are_throttled_gives_a_partition_awa
             await asyncio.sleep(5)
     await until(group.is_delivered, within_s=ELSEWHERE_S)
     assert owner not in {group.owners[partition] for partition in busy}
+
+
+@pytest.mark.virtual
+async def test_a_probe_that_fails_leaves_no_call_behind() -> None:
+    group = await settled("a", "x")
+    [host] = group.hosts
+    under_way, never = 0, asyncio.Event()
+
+    async def hang() -> list[FeedPartition]:
+        nonlocal under_way
+        under_way += 1
+        try:
+            await never.wait()
+        finally:
+            under_way -= 1
+        return []
+
+    group.weather.down.add(("", "sink"))
+    group.feed.partitions = hang  # type: ignore[method-assign]
+    for _ in range(5):
+        await host.host.fitness._probe("bank")
+    await asyncio.sleep(2 * group.timing.balance_s)
+    assert under_way <= 1, "a round may list the partitions"
+    await host.stop()
 
 
 # Handlers: a failure ends the worker, which releases the lease, and no probe shows what they will do

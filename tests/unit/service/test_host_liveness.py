@@ -254,6 +254,20 @@ async def test_a_stopped_host_leaves_no_session() -> None:
 
 
 @pytest.mark.virtual
+async def test_a_lease_that_a_host_could_not_release_when_it_stopped_is_taken_as_soon_as_that_of_a_killed_host() -> (
+    None
+):
+    group = await settled()
+    stopped = group.hosts[0]
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.host == stopped.name and is_write(request) else "ok"
+    )
+    await stopped.stop()
+    assert stopped.name in group.owners.values()
+    assert await until(lambda: stopped.name not in group.owners.values()) <= 10
+
+
+@pytest.mark.virtual
 async def test_the_leases_of_a_host_that_stops_have_new_owners_after_the_next_look() -> None:
     group = await settled()
     for name in "wvu":

@@ -97,6 +97,22 @@ async def test_a_checkpoint_that_fails_costs_nothing_but_time() -> None:
     await stopped(tenure)
 
 
+@pytest.mark.virtual
+async def test_a_position_that_is_reached_again_after_the_sink_was_put_back_gets_its_checkpoint() -> None:
+    group = Group("a")
+    tenure = await group.tenure()
+    group.append("a", 5)
+    await until(lambda: group.leases["a"].continuation == "5")
+    group.destination._positions["bank", "a", 0] = "3"
+    group.weather.down.add(("", "feed"))
+    group.append("a", 0)  # wakes the reader, which then fails
+    await until(lambda: tenure.said("partition failed"))
+    group.weather.down.clear()
+    await until(lambda: group.destination._positions["bank", "a", 0] == "5")
+    await until(lambda: group.leases["a"].continuation == "5", within_s=10)
+    await stopped(tenure)
+
+
 class Forgetful(Outlet):
     """A sink that does not hold its position."""
 

@@ -164,6 +164,34 @@ async def test_work_that_swallows_its_cancellation_keeps_neither_the_worker_nor_
     assert group.delivered("a") == []
 
 
+@pytest.mark.virtual
+async def test_a_sink_that_swallows_its_cancellation_ends_when_it_is_through() -> None:
+    class Stubborn(Outlet):
+        is_through = False
+
+        async def open(self, claim: Claim) -> Any:
+            writer = await super().open(claim)
+
+            async def write(output: Output, permit: Permit) -> None:
+                while not self.is_through:
+                    try:
+                        await asyncio.sleep(50)
+                    except asyncio.CancelledError:
+                        continue
+
+            writer.write = write  # type: ignore[method-assign]
+            return writer
+
+    group = Group("a", batch_timeout_s=30.0, limits=ONE)
+    group.append("a", 2)
+    stubborn = Stubborn(group.destination, group.weather)
+    tenure = await group.tenure(sink=stubborn)
+    assert await until(tenure.task.done) < 40
+    stubborn.is_through = True
+    await asyncio.sleep(100)
+    await assert_nothing_left(tenure)
+
+
 # Closing, whatever fails
 
 
