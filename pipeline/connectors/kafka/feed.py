@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -26,7 +26,7 @@ from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, millisecon
 
 T = TypeVar("T")
 CHECK_S = 5.0
-"""The longest time between two looks at a topic's id, while one of its partitions is open."""
+"""The time between two looks at a topic's id, while one of its partitions is open."""
 
 
 class Shared(Generic[T]):
@@ -78,8 +78,9 @@ class KafkaChangeFeed(ChangeFeed):
         self._limits = limits or ReadingLimits()
         self._described = Shared(lambda: self._asked(self._cluster.describe(topic)))
         self._ends = Shared(self._find_ends)
-        self._known: Topic | None = None
+        self._known: Topic
         self._known_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def identity(self) -> str:
@@ -106,11 +107,13 @@ class KafkaChangeFeed(ChangeFeed):
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         number, position = self._number(partition), position_of(continuation)
-        position = self._checked(number, position, await self._described.answer())
+        self._known = await self._described.answer()
+        position = self._checked(number, position, self._known)
         async with self._reading(number, position, self._limits) as read:
             while True:
                 page = await read()
-                self._checked(number, position, await self._look())
+                self._look()
+                self._checked(number, position, self._known)
                 if page is not None:
                     yield page
 
@@ -150,6 +153,9 @@ class KafkaChangeFeed(ChangeFeed):
         return compared(position_of(a), position_of(b))
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
         await self._cluster.close()
 
     @asynccontextmanager
@@ -178,13 +184,19 @@ class KafkaChangeFeed(ChangeFeed):
             return self._lost(number, position, f"it ends at {end}")
         return FeedUnavailable(f"{self._named(number)}: the brokers refused offset {position.next}, and have it now")
 
-    async def _look(self) -> Topic:
-        """Describe the topic from time to time, once for all open partitions: events do not show that it was created again."""
+    def _look(self) -> None:
+        """Describe the topic from time to time, once for all open partitions: events do not show that it was created again.
+
+        Nothing waits for the answer: the broker that is asked may be frozen while those of the partitions serve them.
+        """
         now = asyncio.get_running_loop().time()
-        if self._known is None or now - self._known_at >= CHECK_S:
+        if now - self._known_at >= CHECK_S and (self._looking is None or self._looking.done()):
             self._known_at = now
+            self._looking = asyncio.create_task(self._describe_again(), name=f"look at topic {self._topic}")
+
+    async def _describe_again(self) -> None:
+        with suppress(FeedError):  # a reader notices by itself that it cannot read
             self._known = await self._described.answer()
-        return self._known
 
     async def _find_ends(self) -> tuple[Topic, dict[int, int | KafkaException]]:
         topic = await self._described.answer()

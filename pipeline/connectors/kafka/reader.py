@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,15 @@ EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
 RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 OPERATION = "leasehold-operation"
 """The header in which the sink `kafka` stores an event's operation."""
+TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
+_headers_of = methodcaller("headers")
+"""Raises SystemError if the name of a header is not UTF-8. After that, another call can end the process. A direct call may show
+the error only later, because it is not checked once Python has specialized it."""
+
+
+class UnfitEvent(Exception):
+    """Its text is the reason, worded to follow the event's name."""
 
 
 class OutOfRange(Exception):
@@ -52,6 +62,7 @@ class PartitionReader:
         self._position = position
         self._down: KafkaError | None = None
         self._held: list[Message] = []
+        self._unreadable: MalformedRecord | None = None
         self._name = f"topic '{topic}', partition '{partition}'"
         kilobytes = max(1, 2 * limits.bytes_max // 1024)
         self._consumer = cluster.make_consumer(
@@ -74,9 +85,11 @@ class PartitionReader:
 
         Raises OutOfRange, FeedUnavailable, MalformedRecord, KafkaException.
         """
-        if not self._held:
+        if not self._held and self._unreadable is None:
             self._fetch()
         if not self._held:
+            if self._unreadable is not None:
+                raise self._unreadable
             if self._down is not None:
                 raise KafkaException(self._down)
             return None
@@ -95,8 +108,17 @@ class PartitionReader:
 
     def _fetch(self) -> None:
         first = self._consumer.poll(WAIT_S)
-        if first is not None:  # `consume` would wait until it has as many as it may return
-            self._held = [first, *self._consumer.consume(max(1, self._limits.events_max - 1), 0)]
+        if first is None:
+            return
+        # `consume` would wait until it has as many as it may return
+        for message in (first, *self._consumer.consume(max(1, self._limits.events_max - 1), 0)):
+            try:
+                _headers_of(message)
+            except SystemError:
+                why = "has a header whose name is not UTF-8 text, which Kafka's client cannot read"
+                self._unreadable = self._malformed(message.offset() or 0, why)
+                return
+            self._held.append(message)
 
     def _passed(self, message: Message, error: KafkaError) -> Page | None:
         """At the end, move the position past the ends of transactions, which have offsets, too."""
@@ -129,18 +151,21 @@ class PartitionReader:
             )
         try:
             events = events_of(str(self._partition), messages, offsets, self._limits)
-        except UnicodeDecodeError as error:
+        except UnfitEvent as error:
             if len(messages) > 1:  # what precedes the event is read first
                 half = len(messages) // 2
                 self._held[:0] = messages[half:]
                 return self._page(messages[:half])
-            raise MalformedRecord(
-                f"{self._name}: the key at offset {offsets[0]} is not UTF-8 text ({error.reason}): set `keys: base64` of the"
-                f" feed. To continue without the event, reset the lease to '{self._position._replace(next=offsets[0] + 1)}'"
-            ) from None
+            raise self._malformed(offsets[0], str(error)) from None
         topic = self._position.topic
         self._position = Position(offsets[-1] + 1, topic)
         return Page(events, str(self._position), lambda n: str(Position(offsets[n - 1] + 1, topic)))
+
+    def _malformed(self, offset: int, why: str) -> MalformedRecord:
+        return MalformedRecord(
+            f"{self._name}: the event at offset {offset} {why}. To continue without the event, reset the lease to"
+            f" '{self._position._replace(next=offset + 1)}'"
+        )
 
 
 def size_of(message: Message) -> int:
@@ -149,10 +174,13 @@ def size_of(message: Message) -> int:
 
 
 def key_of(key: bytes | str | None, keys: Keys) -> str | None:
-    """Raises UnicodeDecodeError."""
+    """Raises UnfitEvent."""
     if key is None or isinstance(key, str):
         return key
-    return base64.b64encode(key).decode() if keys == "base64" else key.decode()
+    try:
+        return base64.b64encode(key).decode() if keys == "base64" else key.decode()
+    except UnicodeDecodeError as error:
+        raise UnfitEvent(f"has a key that is not UTF-8 text ({error.reason}): set `keys: base64` of the feed") from None
 
 
 def properties_of(message: Message) -> dict[str, str | None] | None:
@@ -166,11 +194,13 @@ def _text_of(value: bytes | str) -> str:
 
 
 def events_of(partition: str, messages: Sequence[Message], offsets: Sequence[int], limits: ReadingLimits) -> pa.Table:
-    """EVENT_SCHEMA. Pure. Raises UnicodeDecodeError."""
+    """EVENT_SCHEMA. Pure. Raises UnfitEvent."""
     headers = [properties_of(message) for message in messages]
     operations = [each.pop(OPERATION, None) if each and limits.trusts_headers else None for each in headers]
     sequence = pa.array(offsets, pa.int64())
     times = np.array([message.timestamp()[1] for message in messages], "int64")
+    if (times > TIME_MS_MAX).any():
+        raise UnfitEvent("has a time after the year 9999")
     columns = {
         "partition": pa.repeat(pa.scalar(partition), len(messages)),
         "sequence": sequence,

@@ -155,7 +155,7 @@ class PulsarBroker:
             while reader.has_message_available():
                 message = reader.read_next(self.patience_ms)
                 if place is not None and not is_found and place_in(message).ledger != place.ledger:
-                    raise PlaceGone(place, place_in(message))
+                    self.check_ledger(topic, place)
                 is_found = True
                 if (place is None or place_in(message).order > place.order) and (
                     time_ms is None or message.publish_timestamp() >= time_ms
@@ -166,6 +166,19 @@ class PulsarBroker:
             return None
         finally:
             reader.close()
+
+    def check_ledger(self, topic: str, place: MessagePlace) -> None:
+        """Raises PlaceGone if the topic no longer has the ledger of a place.
+
+        It reads the ledger's first event: at the place there may be the last chunk of a message, which the client does not give.
+        """
+        reader = self.make_reader(topic, MessagePlace(place.ledger, 0), events_max=1)
+        try:
+            first = place_in(reader.read_next(self.patience_ms)) if reader.has_message_available() else None
+        finally:
+            reader.close()
+        if first is None or first.ledger != place.ledger:
+            raise PlaceGone(place, first)
 
     def find_last(self, topic: str) -> MessagePlace | None:
         reader = self.make_reader(topic, None, events_max=1, is_at_end=True)

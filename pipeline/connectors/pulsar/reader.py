@@ -68,8 +68,8 @@ class TopicReader:
                 raise
             self._is_found = True  # the last chunk of a message is all that there is, and is not given
             return
-        if first is None or place_in(first).ledger != place.ledger:
-            raise PlaceGone(place, None if first is None else place_in(first))
+        if first is None:
+            raise PlaceGone(place, None)
         self._is_found = True
         self._take(first)
 
@@ -80,7 +80,7 @@ class TopicReader:
         if self._at_end_at is not None and not self._is_at_end():
             self._at_end_at = None
             if self._place is not None:
-                self._look_again(self._place)
+                self._broker.check_ledger(self._topic, self._place)
         if not self._held and not self._await():
             return None
         self._check_place(place_in(self._held[0]))
@@ -142,18 +142,7 @@ class TopicReader:
     def _check_place(self, following: MessagePlace) -> None:
         """Raises PlaceGone if retention has overtaken this reader."""
         if self._place is not None and not self._is_at_end() and following.ledger != self._place.ledger:
-            self._look_again(self._place)
-
-    def _look_again(self, place: MessagePlace) -> None:
-        """Raises PlaceGone if the topic no longer has the ledger of a place."""
-        onlooker = self._broker.make_reader(self._topic, place, events_max=1)
-        try:
-            is_there = onlooker.has_message_available()
-            first = place_in(onlooker.read_next(self._broker.patience_ms)) if is_there else None
-        finally:
-            onlooker.close()
-        if first is None or first.ledger != place.ledger:
-            raise PlaceGone(place, first)
+            self._broker.check_ledger(self._topic, self._place)
 
     def _check_gap(self, before: MessagePlace | None, message: pulsar.Message) -> None:
         """Raises MalformedRecord for entries between a place and a message that no reader sees."""

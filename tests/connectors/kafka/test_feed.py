@@ -199,7 +199,7 @@ async def test_a_key_that_is_not_text_stops_behind_what_precedes_it_and_names_bo
         async for page in feed.open("0", None):
             pages.append(page)  # noqa: PERF401  # they are looked at after an error
 
-    with pytest.raises(MalformedRecord, match=r"the key at offset 5 .*`keys: base64`") as refused:
+    with pytest.raises(MalformedRecord, match=r"at offset 5 has a key .*`keys: base64`") as refused:
         await asyncio.wait_for(read_all(), PATIENCE_S)
     assert [body for page in pages for body in page.events["body"].to_pylist()] == [b"0", b"1", b"2", b"3", b"4"]
     remedy = re.search(r"reset the lease to '(6@[^']+)'", str(refused.value))

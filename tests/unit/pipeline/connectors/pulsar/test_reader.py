@@ -9,19 +9,23 @@ import pulsar
 import pytest
 
 from leasehold.pipeline.connectors.pulsar import reader as reader_module
-from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, TokenFile
+from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarAccess, PulsarBroker, TokenFile
 from leasehold.pipeline.connectors.pulsar.position import INDEX_MAX, MessagePlace
 from leasehold.pipeline.connectors.pulsar.reader import AT_END_S, LOOK_S, TopicLimits, TopicReader, is_gap
 from leasehold.pipeline.errors import MalformedRecord
 
 
 class Message:
-    """An event whose body names its place."""
+    """An event whose body names its place. first: entry of its first chunk. Only readers that start there, or before, get it."""
 
     def __init__(self, ledger: int, entry: int, within: int = -1, *, size: int = 0, **more: Any) -> None:
         self._id = pulsar.MessageId(0, ledger, entry, within)
         self._body = f"{ledger}:{entry}:{within}".encode().ljust(size)
-        self._more = {"publish_timestamp": 1_000, "encryption_context": None, "chunk": False, **more}
+        self._more = {"publish_timestamp": 1_000, "encryption_context": None, "chunk": False, "first": entry, **more}
+
+    @property
+    def first(self) -> tuple[int, int]:
+        return self._id.ledger_id(), self._more["first"]
 
     def message_id(self) -> Any:
         return InChunks(self._id) if self._more["chunk"] else self._id
@@ -58,19 +62,17 @@ class InChunks:
         return getattr(self._plain, name)
 
 
-class Topic:
+class Topic(PulsarBroker):
     """What the broker stores, and the clients of one reader. `given`: what the next reads get, in order, unless it is slow."""
 
-    timeout_s = 1.0
-    patience_ms = 1000
-
     def __init__(self, *stored: Message) -> None:
+        super().__init__(PulsarAccess(servers="127.0.0.1:6650"), "t", timeout_s=1.0)
         self.stored = list(stored)
         self.given: deque[Message] = deque()
         self.is_slow = False
         self._is_first = True
 
-    def make_reader(self, topic: str, place: MessagePlace | None, **_: object) -> Client:
+    def make_reader(self, topic: str, place: MessagePlace | None, **_: object) -> Any:
         """The first one gets `given`; later ones look at what is stored."""
         is_first, self._is_first = self._is_first, False
         if is_first:
@@ -79,8 +81,7 @@ class Topic:
         return Client(self, deque(self._from(place)))
 
     def _from(self, place: MessagePlace | None) -> list[Message]:
-        places = [(each, each.message_id()) for each in self.stored]
-        return [m for m, i in places if place is None or (i.ledger_id(), i.entry_id()) >= (place.ledger, place.entry)]
+        return [each for each in self.stored if place is None or each.first >= (place.ledger, place.entry)]
 
 
 class Client:
@@ -103,7 +104,7 @@ class Client:
 
 
 def reader_of(topic: Topic, place: MessagePlace | None = None, **limits: Any) -> TopicReader:
-    return TopicReader(topic, "t", "0", place, TopicLimits(**limits))  # type: ignore[arg-type]
+    return TopicReader(topic, "t", "0", place, TopicLimits(**limits))
 
 
 def bodies(reader: TopicReader) -> list[str]:
@@ -197,6 +198,27 @@ def test_a_place_behind_which_there_is_only_a_chunk_waits_for_the_next_event() -
     assert reader.read() is None
     topic.is_slow = False
     assert bodies(reader) == ["1:2:-1"]
+
+
+def test_a_place_that_is_the_last_chunk_of_a_message_is_not_lost() -> None:
+    """The client gives a message in chunks only to a reader that starts at its first chunk."""
+    chunks = Message(1, 4, chunk=True, first=2)
+    topic = Topic(Message(1, 0), Message(1, 1), chunks, Message(2, 0))
+    assert bodies(reader_of(topic, MessagePlace(1, 4))) == ["2:0:-1"]
+    found = Topic(*topic.stored).find_first("t", MessagePlace(1, 4))
+    assert found is not None
+    assert found.data() == b"2:0:-1"
+
+
+def test_a_place_whose_ledger_is_gone_is_lost() -> None:
+    for place in (MessagePlace(1, 0), MessagePlace(1, 4)):
+        with pytest.raises(PlaceGone) as gone:
+            reader_of(Topic(Message(2, 0)), place).read()
+        assert gone.value.first == MessagePlace(2, 0)
+        with pytest.raises(PlaceGone):
+            Topic(Message(2, 0)).find_first("t", place)
+        with pytest.raises(PlaceGone):
+            reader_of(Topic(), place).read()
 
 
 @pytest.mark.parametrize(
