@@ -237,6 +237,8 @@ class Connected(Running):
     _sessions: list[SparkSession] = field(default_factory=list)
     _jobs: dict[int, _Job] = field(default_factory=dict)
     """Thread -> the job that it waits for."""
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the root session is asked, and perhaps replaced."""
 
     @property
     def place(self) -> str:
@@ -289,16 +291,17 @@ class Connected(Running):
 
     def _ask(self) -> None:
         """Raises an error for `loss` if the server does not answer. If it has lost only the root session, opens another."""
-        root = self.session
-        try:
-            _ask(root)
-        except Exception as error:
-            if self.is_lost or session_loss(error) is None:
-                raise
-            self.session = _session(self.remote)
-            _close(root)
-            if self.is_broken:  # `sever` may not have seen it
-                _close(self.session)
+        with self._asking:
+            root = self.session
+            try:
+                _ask(root)
+            except Exception as error:
+                if self.is_lost or session_loss(error) is None:
+                    raise
+                self.session = _session(self.remote)
+                _close(root)
+                if self.is_broken:  # `sever` may not have seen it
+                    _close(self.session)
 
     def sever(self) -> None:
         """End every call that waits for the server."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import grpc
 import pyspark
 import pytest
-from patience import PATIENCE_S
+from patience import CHANCE_S, PATIENCE_S
 from pyspark.errors import PySparkAssertionError, PySparkRuntimeError
 from pyspark.errors.exceptions.connect import (
     AnalysisException,
@@ -424,6 +424,27 @@ def test_a_server_that_has_ended_the_root_session_is_there(monkeypatch: pytest.M
     assert (root.asked, root.client.is_closed, other.asked, spark.is_alive) == (1, True, 1, True)
     spark.stop()
     assert [each.client.releases for each in (other, own)] == [1, 1]
+
+
+def test_a_root_session_that_two_looks_find_ended_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is left open may keep Python from ending."""
+    spark, root = connected()
+    opened: list[Session] = []
+
+    def session(remote: str) -> Session:
+        opened.append(Session())
+        if len(opened) == 1:
+            other.start()
+            other.join(CHANCE_S)
+        return opened[0]
+
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", session)
+    root.fails = of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CLOSED")
+    other = threading.Thread(target=spark._ask)
+    spark._ask()
+    other.join(PATIENCE_S)
+    assert len(opened) == 1
+    assert opened[0].asked == 1
 
 
 def test_a_root_session_that_is_opened_during_an_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
