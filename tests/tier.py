@@ -330,9 +330,10 @@ def try_tier(tier: Tier, run: Callable[[Sequence[Sequence[str]]], Run], known: C
 def run_command(name: str, command: Sequence[str]) -> int:
     """Its exit code. It is one row, which counts no tests."""
     began = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    note(name, ("", int(code != 0), "", 0), time.monotonic() - began, cpu_s(), 0)
-    return code
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=_die_with_parent) as process:
+        _wait([process])
+    note(name, ("", int(process.returncode != 0), "", 0), time.monotonic() - began, cpu_s(), 0)
+    return process.returncode
 
 
 def main() -> int:

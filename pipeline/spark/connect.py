@@ -194,12 +194,32 @@ def _why(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _Job:
-    """progress: what the server reported last. looks: how many the host has taken."""
+    """progress: what the server reported last of the call that waits. looks: how many the host has taken.
+
+    ends_of: stage that was done -> how many tasks it has ended at most, unless it runs again.
+    """
 
     group: str
     session: SparkSession
     progress: TaskCounts | None = None
     looks: int = 0
+    ends_of: dict[int, int] = field(default_factory=dict)
+
+    def counts(self, stages: list[Any], running: int) -> TaskCounts:
+        """What a report shows. Each task that ends counts as completed, even if it runs again, and a done stage stays done.
+
+        A stage whose rows are there already is skipped, and never done. The later stage that reads them is.
+        """
+        whole = [each.stage_id for each in stages if each.done and each.num_completed_tasks >= each.num_tasks]
+        left = 0
+        for each in stages:
+            ended = each.num_completed_tasks
+            if each.done:  # if its rows are lost, it runs again
+                has_left = ended > self.ends_of.setdefault(each.stage_id, max(ended, each.num_tasks))
+            else:
+                has_left = ended > 0 or each.stage_id > max(whole, default=-1)
+            left += max(1, each.num_tasks - ended) if has_left else 0
+        return TaskCounts(running, sum(each.num_completed_tasks for each in stages), left)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -217,6 +237,8 @@ class Connected(Running):
     _sessions: list[SparkSession] = field(default_factory=list)
     _jobs: dict[int, _Job] = field(default_factory=dict)
     """Thread -> the job that it waits for."""
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the root session is asked, and perhaps replaced."""
 
     @property
     def place(self) -> str:
@@ -269,16 +291,17 @@ class Connected(Running):
 
     def _ask(self) -> None:
         """Raises an error for `loss` if the server does not answer. If it has lost only the root session, opens another."""
-        root = self.session
-        try:
-            _ask(root)
-        except Exception as error:
-            if self.is_lost or session_loss(error) is None:
-                raise
-            self.session = _session(self.remote)
-            _close(root)
-            if self.is_broken:  # `sever` may not have seen it
-                _close(self.session)
+        with self._asking:
+            root = self.session
+            try:
+                _ask(root)
+            except Exception as error:
+                if self.is_lost or session_loss(error) is None:
+                    raise
+                self.session = _session(self.remote)
+                _close(root)
+                if self.is_broken:  # `sever` may not have seen it
+                    _close(self.session)
 
     def sever(self) -> None:
         """End every call that waits for the server."""
@@ -297,11 +320,9 @@ class Connected(Running):
         self.sever()
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Called on the thread that waits. The server counts each task that ends as completed, even if it runs again."""
-        me, stages = threading.get_ident(), list(stages or ())
-        if (job := self._jobs.get(me)) is not None:
-            left = sum(max(1, each.num_tasks - each.num_completed_tasks) for each in stages if not each.done)
-            job.progress = TaskCounts(inflight_tasks, sum(each.num_completed_tasks for each in stages), left)
+        """Called on the thread that waits."""
+        if (job := self._jobs.get(threading.get_ident())) is not None:
+            job.progress = None if done else job.counts(list(stages or ()), inflight_tasks)
 
 
 def _ask(session: SparkSession) -> None:

@@ -56,7 +56,8 @@ class SparkEngine:
         self._remote = remote
         self._jobs = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-job")
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
-        self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
+        # So that no look waits for the others.
+        self._watching = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-watch")
         self._asking = ThreadPoolExecutor(
             1, thread_name_prefix="spark-ask"
         )  # so that a silent cluster does not delay looks at jobs

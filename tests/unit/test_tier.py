@@ -171,6 +171,29 @@ def test_a_tier_without_pytest_is_a_row_too(tmp_path: Path, monkeypatch: pytest.
     assert [row[2:8] for row in rows] == [["dist", "0", "", "0", "", "0"], ["dist", "0", "", "1", "", "0"]]
 
 
+OF_ORPHANS = """
+import sys
+import tier
+from pathlib import Path
+
+tier.BUILD = tier.ROOT = Path.cwd()
+tier.adopt_orphans()
+command = f"(true & echo $! > orphan) && exec '{sys.executable}' command.py"
+raise SystemExit(tier.run_command("dist", ["sh", "-c", command]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process adopts orphans")
+def test_orphans_of_a_command_are_waited_for_as_they_end(tmp_path: Path) -> None:
+    """Or their CPU time is left out, and the command may wait for their end forever."""
+    (tmp_path / "command.py").write_text(
+        "from pathlib import Path\nfrom patience import until\n"
+        "until(lambda: not Path('/proc', Path('orphan').read_text().strip()).exists())\n"
+    )
+    environment = {**BARE, "PYTHONPATH": str(tier.ROOT / "tests")}
+    assert subprocess.run([sys.executable, "-c", OF_ORPHANS], cwd=tmp_path, env=environment).returncode == 0
+
+
 def test_each_tier_of_the_makefile_leaves_a_row() -> None:
     made = (tier.ROOT / "Makefile").read_text()
     run = set(re.findall(r"\$\(call TIER,(\w[\w-]*)", made))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import grpc
 import pyspark
 import pytest
-from patience import PATIENCE_S
+from patience import CHANCE_S, PATIENCE_S
 from pyspark.errors import PySparkAssertionError, PySparkRuntimeError
 from pyspark.errors.exceptions.connect import (
     AnalysisException,
@@ -16,7 +16,7 @@ from pyspark.errors.exceptions.connect import (
     SparkConnectGrpcException,
     UnknownException,
 )
-from pyspark.sql.connect.shell.progress import StageInfo
+from pyspark.sql.connect.shell.progress import Progress, ProgressHandler, StageInfo
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.connect import (
@@ -306,9 +306,10 @@ class Session:
         self.client, self.conf = client or Client(), self
         self.asked = self.stops = 0
         self.fails: Exception | None = None
+        self.handlers: list[ProgressHandler] = []
 
-    def registerProgressHandler(self, handler: object) -> None:  # noqa: N802 - as PySpark names it
-        pass
+    def registerProgressHandler(self, handler: ProgressHandler) -> None:  # noqa: N802 - as PySpark names it
+        self.handlers.append(handler)
 
     def get(self, name: str) -> str:
         self.asked += 1
@@ -320,8 +321,8 @@ class Session:
         self.stops += 1
 
 
-def stage(tasks: int, ended: int, *, is_done: bool = False) -> StageInfo:
-    return StageInfo(stage_id=0, num_tasks=tasks, num_completed_tasks=ended, num_bytes_read=0, done=is_done)
+def stage(tasks: int, ended: int, *, id: int = 0, is_done: bool = False) -> StageInfo:
+    return StageInfo(stage_id=id, num_tasks=tasks, num_completed_tasks=ended, num_bytes_read=0, done=is_done)
 
 
 def connected() -> tuple[Connected, Session]:
@@ -349,6 +350,10 @@ def test_the_progress_of_a_job_is_what_its_own_thread_heard_last() -> None:
         ([stage(2, 2, is_done=True), stage(2, 3)], 1),
         ([stage(1, 1, is_done=True)], 0),
         ([stage(2, 5, is_done=True)], 0),  # a large result may still be sent
+        ([stage(2, 2, is_done=True), stage(2, 0, id=1), stage(1, 0, id=2)], 3),  # the second may be skipped
+        ([stage(2, 2, is_done=True), stage(2, 0, id=1), stage(1, 1, id=2, is_done=True)], 0),  # it was skipped
+        ([stage(2, 1, id=1), stage(1, 1, id=2, is_done=True)], 1),  # it runs beside the other
+        ([stage(2, 0, id=1), stage(4, 3, id=2, is_done=True)], 2),  # what it had skipped is lost
     ],
 )
 def test_tasks_that_have_failed_are_left_until_their_stage_is_done(stages: list[StageInfo], left: int) -> None:
@@ -358,6 +363,33 @@ def test_tasks_that_have_failed_are_left_until_their_stage_is_done(stages: list[
     assert spark.progress_of("a-1") == TaskCounts(
         running=0, ended=sum(each.num_completed_tasks for each in stages), left=left
     )
+
+
+def test_a_stage_that_was_done_runs_again_if_more_of_its_tasks_end_than_it_has() -> None:
+    spark, session = connected()
+    spark.begin("a-1", session)  # type: ignore[arg-type]
+    left = []
+    for ended in (1, 2, 2, 3):
+        spark._note([stage(2, ended, is_done=True), stage(2, 2, id=1, is_done=True)], 0, "operation", False)
+        progress = spark.progress_of("a-1")
+        assert progress is not None
+        left.append(progress.left)
+    assert left == [0, 0, 0, 1]
+
+
+def test_a_session_hears_of_a_wait_that_begins_in_mid_job_and_forgets_it_with_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a function that runs a job and goes on without Spark would seem to wait for executors, or to have running tasks."""
+    spark, own = connected()[0], Session()
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", lambda remote: own)
+    spark.begin("a-1", spark.new_session())
+    with Progress(handlers=own.handlers, operation_id="operation") as call:  # as PySpark's client makes it
+        call.update_ticks([stage(3, 1)], 2)
+        assert spark.progress_of("a-1") == TaskCounts(running=2, ended=1, left=2)
+        call.update_ticks([stage(3, 3)], 0)
+        assert spark.progress_of("a-1") == TaskCounts(running=0, ended=3, left=1)
+    assert spark.progress_of("a-1") is None
 
 
 def look(spark: Connected, group: str, times: int = 1) -> None:
@@ -392,6 +424,27 @@ def test_a_server_that_has_ended_the_root_session_is_there(monkeypatch: pytest.M
     assert (root.asked, root.client.is_closed, other.asked, spark.is_alive) == (1, True, 1, True)
     spark.stop()
     assert [each.client.releases for each in (other, own)] == [1, 1]
+
+
+def test_a_root_session_that_two_looks_find_ended_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is left open may keep Python from ending."""
+    spark, root = connected()
+    opened: list[Session] = []
+
+    def session(remote: str) -> Session:
+        opened.append(Session())
+        if len(opened) == 1:
+            other.start()
+            other.join(CHANCE_S)
+        return opened[0]
+
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", session)
+    root.fails = of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CLOSED")
+    other = threading.Thread(target=spark._ask)
+    spark._ask()
+    other.join(PATIENCE_S)
+    assert len(opened) == 1
+    assert opened[0].asked == 1
 
 
 def test_a_root_session_that_is_opened_during_an_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,25 @@ async def test_a_question_in_a_session_that_is_closed_meanwhile_costs_no_server(
     assert server.engine.running().is_alive
 
 
+async def test_a_question_about_one_job_does_not_wait_for_those_about_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a server that answers each of many in some seconds would seem to answer none in time."""
+    both, are_asked = threading.Barrier(2), threading.Event()
+
+    def ask(name: str) -> None:
+        if not are_asked.is_set():
+            both.wait(PATIENCE_S)
+            are_asked.set()
+
+    def work(run: Run) -> bool:
+        monkeypatch.setattr(session_of(run), "get", ask)
+        return are_asked.wait(PATIENCE_S)
+
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
+    assert await asyncio.gather(*(runs_of(server, name).carry_out(work) for name in "pq")) == [True, True]
+
+
 async def test_another_server_at_the_address_is_checked_before_a_session_is_used(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
