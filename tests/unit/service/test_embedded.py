@@ -517,7 +517,10 @@ async def test_a_second_start_is_refused_and_so_is_work_before_the_first() -> No
     processor = processor_of(on_changes)
     with pytest.raises(RuntimeError, match="was not started: await `start`"):
         await processor.wait()
-    await drained(processor)
+    async with processor:
+        with pytest.raises(RuntimeError, match="starts once: make another one"):
+            await processor.run()
+        assert not (await processor.idle()).failed  # it still runs
     with pytest.raises(RuntimeError, match="starts once: make another one"):
         await processor.start()
 
