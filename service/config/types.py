@@ -161,7 +161,7 @@ def _url(value: SecretStr) -> SecretStr:
 
 def _credential(value: object) -> object:
     if not is_credential(value):
-        raise ValueError("must be a credential of azure-identity, like DefaultAzureCredential()")
+        raise ValueError("must be a credential of azure-identity, like DefaultAzureCredential(), and not a key")
     return value
 
 
