@@ -133,6 +133,7 @@ class Processor:
     async def run(self) -> None:
         """Run the host until Ctrl-C, SIGTERM or `stop`. Raises an error that ends it earlier. Signals work only in the main
         thread."""
+        self._check_new()
         with self._heeding_signals():
             try:
                 await self.start()
@@ -143,8 +144,7 @@ class Processor:
     async def start(self) -> None:
         """Start the host, and return once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost. The
         host ends with the event loop that started it."""
-        if self._life is not None:
-            raise RuntimeError("this processor was started before, and starts once: make another one")
+        self._check_new()
         program = asyncio.get_running_loop()
         self._life = self._host.begin(lambda: self._live(program))
         self._following = asyncio.create_task(self._follow(self._life), name="leasehold follows its program")
@@ -208,6 +208,10 @@ class Processor:
             return await call(core)
 
         return await asyncio.wrap_future(self._host.begin(made))
+
+    def _check_new(self) -> None:
+        if self._life is not None:
+            raise RuntimeError("this processor was started before, and starts once: make another one")
 
     def _started(self) -> Future[None]:
         if self._life is None:

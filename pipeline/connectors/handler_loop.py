@@ -97,7 +97,7 @@ class _Call:
         self.outcome: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
         self._waiting = asyncio.get_running_loop()
         self._call = call
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[tuple[Any, BaseException | None]] | None = None
         self._thread = 0
 
     def begin(self) -> None:
@@ -114,13 +114,19 @@ class _Call:
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - its documented name
         return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"
 
-    async def _made(self) -> Any:
-        with calling():
-            return await self._call()
+    async def _made(self) -> tuple[Any, BaseException | None]:
+        """A task that raises an exit or an interrupt ends its event loop, and all handlers with it."""
+        try:
+            with calling():
+                return await self._call(), None
+        except (SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # Ctrl-C
+            return None, error
 
-    def _end(self, task: asyncio.Task[Any]) -> None:
+    def _end(self, task: asyncio.Task[tuple[Any, BaseException | None]]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        outcome = (None, error) if error is not None else (task.result(), None)
+        outcome = (None, error) if error is not None else task.result()
         self._waiting.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: tuple[Any, BaseException | None]) -> None:

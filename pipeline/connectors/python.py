@@ -294,10 +294,11 @@ class ManualWriter(PythonWriter):
 
 @contextmanager
 def as_sink_errors(what: str, report: Report = lambda what, error: None) -> Generator[None]:
-    """Turn whatever a handler raises into a sink's error; an exit and an unrequested cancellation are failures, too."""
+    """Turn whatever a handler raises into a sink's error; an exit, an interrupt and an unrequested cancellation are failures,
+    too."""
     try:
         yield
-    except (SinkUnavailable, SinkRejected, GeneratorExit, KeyboardInterrupt):
+    except (SinkUnavailable, SinkRejected, GeneratorExit):
         raise
     except BaseException as error:
         if not isinstance(error, asyncio.CancelledError):

@@ -166,7 +166,7 @@ def _subject(error: ErrorDetails, place: str, annotation: Any) -> str:
         return ""
     if kind in ("missing", "extra_forbidden", *_NO_SECTION) or not isinstance(value, str | int | float | None):
         return f"`{place}` " if kind != "value_error" else f"`{place}`: "
-    if names_a_secret(place.rpartition(".")[2]) or _holds_secret(annotation):
+    if names_a_secret(place.rpartition(".")[2]) or _holds_secret(annotation) or place == "credential":
         return f"`{place}` (a secret, not shown) "
     return f"`{place}` is {shown(value)}, and "
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from leasehold.service.config.section import Buffering
-from leasehold.service.config.types import NONE, Certificates, Secrets, Text, Url
+from leasehold.service.config.types import NONE, Certificates, Headers, Text, Url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ class HttpSink(Buffering):
         default="http", description="An HTTP endpoint that takes JSON by POST; every row at least once."
     )
     url: Url = Field(description="The endpoint's URL, like https://example.com/events. Its query is kept secret.")
-    headers: Secrets = Field(
+    headers: Headers = Field(
         default=NO_HEADERS, description="Headers of every request, like `Authorization`. Their values are kept secret."
     )
     format: Literal["json", "lines"] = Field(

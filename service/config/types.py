@@ -24,6 +24,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PROCESSOR_NAME = re.compile(r"[^/\\?#\x00-\x1f]{0,255}")
 _BLOB_CONTAINER_NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -159,9 +160,20 @@ def _url(value: SecretStr) -> SecretStr:
     return value
 
 
+def _headers(value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+    """A client refuses such a header at every request, without its name."""
+    broken = [name for name, secret in value.items() if _CONTROL.search(secret.get_secret_value())]
+    if broken:
+        raise ValueError(
+            f"the value of {', '.join(broken)} has a line break or another control character: remove it; a file often ends"
+            " with a line break"
+        )
+    return value
+
+
 def _credential(value: object) -> object:
     if not is_credential(value):
-        raise ValueError("must be a credential of azure-identity, like DefaultAzureCredential()")
+        raise ValueError("must be a credential of azure-identity, like DefaultAzureCredential(), and not a key")
     return value
 
 
@@ -221,7 +233,7 @@ class ConvertedSetting(Generic[Given, Kept]):
 if TYPE_CHECKING:
     Secret = ConvertedSetting[str | SecretStr, SecretStr]
     SecretOrNone = ConvertedSetting[str | SecretStr | None, SecretStr | None]
-    Secrets = ConvertedSetting[Mapping[str, str] | Mapping[str, SecretStr], Mapping[str, SecretStr]]
+    Headers = ConvertedSetting[Mapping[str, str] | Mapping[str, SecretStr], Mapping[str, SecretStr]]
     Dsn = Secret
     DsnOrNone = SecretOrNone
     Url = Secret
@@ -232,7 +244,7 @@ if TYPE_CHECKING:
 else:
     Secret = Annotated[SecretStr, Field(min_length=1)]
     SecretOrNone = Secret | None
-    Secrets = Mapping[str, Secret]
+    Headers = Annotated[Mapping[str, Secret], AfterValidator(_headers)]
     Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
     DsnOrNone = Dsn | None
     Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]

@@ -292,6 +292,18 @@ async def test_changes_for_code_that_has_not_run_are_not_processed(settings: dic
     assert "returned a generator, whose code has not run" in why
 
 
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_an_exit_of_a_handler_stops_its_partition_and_not_the_program(settings: dict[str, Any]) -> None:
+    async def leave(changes: list[Event], context: Context) -> None:
+        sys.exit(3)
+
+    def interrupt(changes: list[Event], context: Context) -> None:
+        raise KeyboardInterrupt  # as a pool of processes passes it on at Ctrl-C
+
+    assert "SystemExit: 3" in await why_it_fails(leave, **settings)
+    assert "KeyboardInterrupt" in await why_it_fails(interrupt, **settings)
+
+
 async def test_a_retry_is_called_again_with_the_same_changes() -> None:
     calls: list[int] = []
 
@@ -505,7 +517,10 @@ async def test_a_second_start_is_refused_and_so_is_work_before_the_first() -> No
     processor = processor_of(on_changes)
     with pytest.raises(RuntimeError, match="was not started: await `start`"):
         await processor.wait()
-    await drained(processor)
+    async with processor:
+        with pytest.raises(RuntimeError, match="starts once: make another one"):
+            await processor.run()
+        assert not (await processor.idle()).failed  # it still runs
     with pytest.raises(RuntimeError, match="starts once: make another one"):
         await processor.start()
 

@@ -358,7 +358,9 @@ async def life_of(handler: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Fails, PlainFails])
 @pytest.mark.parametrize("method", ["open", "process", "close"])
-@pytest.mark.parametrize("error", [ValueError("no such account"), StopIteration(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("no such account"), StopIteration(), SystemExit(3), KeyboardInterrupt(3)], ids=repr
+)
 async def test_an_error_of_a_handler_is_a_rejection_that_names_it_and_keeps_the_cause(
     kind: type[Fails], method: str, error: BaseException
 ) -> None:

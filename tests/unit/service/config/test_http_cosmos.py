@@ -47,6 +47,12 @@ def test_an_http_sink_is_made_of_its_settings(tmp_path: Any) -> None:
     assert "Secret-" not in repr(found)
 
 
+def test_a_header_with_a_line_break_is_refused_by_name(tmp_path: Any) -> None:
+    text = problem(tmp_path, HTTP + ', headers: {Accept: "*/*", Authorization: "Bearer Secret-1\\n"}')
+    assert "headers: the value of Authorization has a line break or another control character: remove it" in text
+    assert "Secret-" not in text
+
+
 async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_path: Any) -> None:
     from leasehold.pipeline.connectors.cosmos import LIMITS
 

@@ -146,6 +146,14 @@ def test_all_problems_are_raised_at_once_with_the_argument_s_name() -> None:
             lambda: CosmosLeases(database="d", endpoint="https://a", credential=3),
             "must be a credential of azure-identity",
         ),
+        (
+            lambda: CosmosLeases(database="d", endpoint="https://a", credential=SECRET),
+            "`credential` (a secret, not shown) must be a credential of azure-identity",
+        ),
+        (
+            lambda: HttpSink(url="https://a", headers={"Authorization": f"Bearer {SECRET}\n"}),
+            "`headers`: the value of Authorization has a line break or another control character: remove it",
+        ),
         (lambda: SqliteLeases(duration_s=0.01), "`duration_s` is 0.01, and must be greater than or equal to 0.1"),
         (lambda: PostgresLeases(dsn=DSN, table="%"), "`table` must be a name of 1 to 63 bytes, without %"),
     ],
