@@ -230,8 +230,9 @@ class Balancer:
                 self._failures.forget(key)
 
     def _is_idle(self, key: LeaseKey) -> bool:
-        """Whether the lease's worker has had nothing to do for a while. A worker that has not yet read what it will fail at
-        is also idle for a moment."""
+        """Whether the lease's worker has had nothing to do for a while. One that has not read yet what it will fail at is idle
+        until its feed answers."""
         worker = self._workers.get(key)
         idle_since = None if worker is None else worker.progress.idle_since
-        return idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
+        least_s = max(self._timing.balance_s, self._timing.call_timeout_s)
+        return idle_since is not None and self._clock.monotonic() - idle_since >= least_s

@@ -1,7 +1,7 @@
 """Whether this host can do its work, pipeline by pipeline, and what becomes of its leases if it cannot.
 
     well      --- it fails for a duration ------------------> sick        shown to the others: it gets no leases
-    sick      --- another host shows that it is fit --------> leaving     its workers settle or drop their batches, and end
+    sick      --- another host is fit for a duration -------> leaving     its workers settle or drop their batches, and end
     leaving   --- nothing is sent any more -----------------> renounced   shown to the others: they take its leases
     renounced --- a probe succeeds, after a while ----------> well        in a new term
 
@@ -49,11 +49,11 @@ TRIAL = 2
 class Peers:
     """What other live hosts show.
 
-    - is_fit: whether one of them is fit. are_able: whether one may take leases, as far as is known.
+    - fit_s: for how long one of them has been fit; None if none is. are_able: whether one may take leases, as far as is known.
     - sick_s: how long ago the latest of the sick ones became sick; None if none is sick.
     """
 
-    is_fit: bool = False
+    fit_s: float | None = None
     are_able: bool = False
     sick_s: float | None = None
 
@@ -113,7 +113,13 @@ class Facts:
     @property
     def may_lack_workers(self) -> bool:
         """Whether a host without workers can rely on others for its leases: they requested them, or one is fit to take them."""
-        return self.peers.is_fit or (self.peers.are_able and not self.has_released)
+        return self.peers.fit_s is not None or (self.peers.are_able and not self.has_released)
+
+    @property
+    def is_sick_alone(self) -> bool:
+        """Whether another host is fit. What cannot be reached may have been away for both: then this host has a duration to
+        recover, too."""
+        return self.peers.fit_s is not None and (self.has_released or self.peers.fit_s >= self.lasts_s)
 
     @property
     def is_outage(self) -> bool:
@@ -158,7 +164,7 @@ class PipelineHealth:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.loses_work and (workers or facts.proof.proved_s <= facts.now - self.since):
                 return replace(self, state="well", since=facts.now)
-            case "sick" if facts.peers.is_fit:
+            case "sick" if facts.is_sick_alone:
                 return replace(self, state="leaving")
             case "leaving" if not workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
@@ -197,6 +203,7 @@ class _WatchedPipeline:
     probes: int = 0
     sick_peers: frozenset[str] = frozenset()
     sick_since: float = -inf
+    fit_peer_since: float | None = None
 
 
 class Fitness:
@@ -245,7 +252,7 @@ class Fitness:
         self._foreign.pop(key, None)
         watched = self._watched[key.pipeline]
         watched.delivered_at = watched.proved_at = self._clock.monotonic()
-        watched.probe_failed = False
+        self._note_success(key.pipeline)
 
     def note_request(self, key: LeaseKey) -> None:
         self._failures.note_request(key)
@@ -277,6 +284,8 @@ class Fitness:
     def _most(self, name: str, now: float) -> int | None:
         """How many leases this host may request now; None: as many as it lacks. A host on trial may request one in all."""
         health, lasts_s = self._watched[name].health, self._session.timing.duration_s
+        if now - health.since < lasts_s:
+            return 0  # the others may have been sick for the same cause, and recover too
         delivered_at, requested_at = self._watched[name].delivered_at, self._watched[name].requested_at
         if not health.is_on_trial(now, lasts_s, delivered_at=delivered_at, requested_at=requested_at):
             return None
@@ -289,7 +298,7 @@ class Fitness:
             self._note_lapses()
             others = list(self._others())
             for name in self._pipelines:
-                self._note_sick(name, others)
+                self._note_peers(name, others)
             await asyncio.gather(*(self._probe_if_wanted(name, others) for name in self._pipelines))
             self._judge(others)
 
@@ -321,9 +330,22 @@ class Fitness:
                 self._log.warning("fitness changed", pipeline=name, before=before.state, now=watched.health.state)
         self._show(shown, resumes)
 
-    def _note_sick(self, name: str, others: Collection[HostRecord]) -> None:
+    def _note_success(self, name: str) -> None:
+        """What could not be reached can be again, so partitions need not wait for their next try."""
+        watched = self._watched[name]
+        if watched.probe_failed:
+            for key, worker in self._workers.items():
+                if key.pipeline == name:
+                    worker.retry_now()
+        watched.probe_failed = False
+
+    def _note_peers(self, name: str, others: Collection[HostRecord]) -> None:
         """Each host that becomes sick restarts the time: what made it sick may have begun only now."""
         watched = self._watched[name]
+        if not any(name in each.which_are(FIT) for each in others if not each.draining):
+            watched.fit_peer_since = None
+        elif watched.fit_peer_since is None:
+            watched.fit_peer_since = self._clock.monotonic()
         sick = frozenset(each.name for each in others if name in each.which_are(SICK))
         if sick - watched.sick_peers:
             watched.sick_since = self._clock.monotonic()
@@ -349,7 +371,7 @@ class Fitness:
                 probe_failed=watched.probe_failed,
             ),
             peers=Peers(
-                is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
+                fit_s=None if watched.fit_peer_since is None else now - watched.fit_peer_since,
                 are_able=any(each.peer(is_new=False).gets(name) for each in others),
                 sick_s=now - watched.sick_since if watched.sick_peers else None,
             ),
@@ -405,7 +427,7 @@ class Fitness:
             watched.probe_failed = True
             self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)
         else:
-            watched.probe_failed = False
+            self._note_success(name)
             if pipeline.sink.reports_standing or not any(self._failing(name, self._clock.monotonic())):
                 watched.proved_at = self._clock.monotonic()  # otherwise the probe did not reach the sink
         finally:

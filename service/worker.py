@@ -96,7 +96,7 @@ class Worker:
         self._checkpoint_writer = checkpoint_writer
         self._delivered = delivered
         self._renewal_streak, self._checkpoint_streak = Streak(self._clock), Streak(self._clock)
-        self._stopping = asyncio.Event()
+        self._stopping, self._retry = asyncio.Event(), asyncio.Event()
         self._attempt_over = asyncio.Event()
         self._broken: Exception | None = None
         self._permit = TrustPermit(owned, self._clock, self._suspended, self._restored)
@@ -122,7 +122,12 @@ class Worker:
     def stop(self) -> None:
         """Finish or drop the batch in hand, checkpoint, release."""
         self._stopping.set()
+        self._retry.set()
         self._attempt_over.set()
+
+    def retry_now(self) -> None:
+        """End the pause after a failure, unless the error named a time."""
+        self._retry.set()
 
     async def run(self) -> WorkerResult:
         """Work until stopped. Never raises, except for a cancellation: even then the lease is released, if that is quick."""
@@ -435,7 +440,11 @@ class Worker:
         log = self._log.bind(position=_shortened(position), **self._stats.trace_fields(self.owned.lease))
         log.warning("partition failed, retrying", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
-        await sleep_unless_stopped(self._stopping, pause)
+        if retry_after_s(error):
+            await sleep_unless_stopped(self._stopping, pause)
+        elif not self._stopping.is_set():
+            self._retry.clear()
+            await sleep_unless_stopped(self._retry, pause)
 
     async def _close(self, outcome: WorkerResult) -> None:
         """Write the last checkpoint and release the lease, each within its time. If that fails, another host requests or takes

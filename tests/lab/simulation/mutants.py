@@ -276,8 +276,15 @@ MUTANTS = (
     mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
-        'case "sick" if facts.peers.is_fit:',
+        'case "sick" if facts.is_sick_alone:',
         'case "sick" if facts.loses_work:',
+        test=FITNESS,
+    ),
+    mutant(
+        "a host gives its leases up because another one recovered before it",
+        "leasehold.service.fitness",
+        "(self.has_released or self.peers.fit_s >= self.lasts_s)",
+        "True",
         test=FITNESS,
     ),
     mutant(

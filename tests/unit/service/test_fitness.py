@@ -36,7 +36,7 @@ def test_a_suspicion_has_to_be_confirmed_by_a_probe() -> None:
 
 
 def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -> None:
-    facts = replace(WELL, reads_fail_s=D, peers=Peers(is_fit=True))
+    facts = replace(WELL, reads_fail_s=D, peers=Peers(fit_s=D))
     blind = PipelineHealth().judged(facts, workers=2)
     assert (blind.state, blind.shown(facts)) == ("well", "b")
     assert blind.shown(replace(facts, trusted_s=D - 1)) == "-", "by an outage of the store nobody gets blind"
@@ -45,8 +45,14 @@ def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -
 def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
     sick = PipelineHealth(state="sick")
     assert sick.judged(ALL_FAIL, workers=2).state == "sick"
-    assert sick.judged(replace(ALL_FAIL, peers=Peers(is_fit=True)), workers=2).state == "leaving"
+    assert sick.judged(replace(ALL_FAIL, peers=Peers(fit_s=D)), workers=2).state == "leaving"
     assert sick.judged(WELL, workers=2).state == "well"
+
+
+def test_a_sick_host_keeps_its_leases_for_a_duration_after_another_is_fit_since_it_may_recover_as_well() -> None:
+    sick, soon = PipelineHealth(state="sick"), replace(ALL_FAIL, peers=Peers(fit_s=D - 1))
+    assert sick.judged(soon, workers=2).state == "sick"
+    assert sick.judged(replace(soon, has_released=True), workers=2).state == "leaving", "its own handler fails"
 
 
 def test_a_sick_host_whose_leases_others_have_asked_for_rests_like_one_that_gave_them_up() -> None:
@@ -64,7 +70,7 @@ def test_without_workers_because_all_failed_a_host_waits_for_another_that_is_fit
     sick = PipelineHealth().judged(ALL_FAIL, workers=2)
     released = replace(ALL_FAIL, has_released=True)
     assert sick.judged(released, workers=0).state == "sick"
-    assert sick.judged(replace(released, peers=Peers(is_fit=True)), workers=0).state == "renounced"
+    assert sick.judged(replace(released, peers=Peers(fit_s=D)), workers=0).state == "renounced"
 
 
 def test_a_sick_host_without_workers_is_well_only_after_a_proof_that_is_younger_than_its_sickness() -> None:

@@ -296,6 +296,22 @@ async def test_what_a_system_says_of_when_to_come_again_is_a_least_and_never_a_r
 
 
 @pytest.mark.virtual
+@pytest.mark.parametrize("retry_after_s", [0.0, 20.0])
+async def test_a_pause_ends_as_soon_as_a_try_may_succeed_unless_the_system_named_a_time(retry_after_s: float) -> None:
+    away = Away(9, lambda: SinkUnavailable("away", retry_after_s=retry_after_s))
+    group = Group("a")
+    group.append("a", 1)
+    tenure = await group.tenure(transform=AwayTransform(away))
+    await until(lambda: len(away.at) == 8)
+    asked_at = away.at[-1] + 0.5
+    await asyncio.sleep(0.5)
+    tenure.worker.retry_now()
+    await until(group.is_delivered)
+    assert away.at[8] - asked_at == pytest.approx(19.5 if retry_after_s else 0.0, abs=0.3)
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
 async def test_a_delivered_batch_makes_the_next_failure_a_first_one_again() -> None:
     group = Group("a", limits=ONE)
     group.append("a", 20)
