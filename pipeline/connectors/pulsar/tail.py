@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pulsar
 
-from leasehold.pipeline.connectors.pulsar.broker import PulsarBroker, place_in
+from leasehold.pipeline.connectors.pulsar.broker import PulsarBroker, is_in_chunks, place_in
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
 from leasehold.pipeline.errors import Fenced, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import PREFIX, Compare, Marker, Search, marker_in
@@ -60,7 +60,7 @@ def marker_properties(marker: Marker, number: int) -> dict[str, str]:
 
 
 class TailSearch:
-    """generation: None for the latest. number: the highest of the lease that was seen, -1 for none. end: the last entry seen."""
+    """generation: None for the latest. number: the highest of the lease that was seen, -1 for none. end: the last whole entry."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class TailSearch:
 
     def _see(self, message: pulsar.Message) -> None:
         place = place_in(message)
-        self.end = MessagePlace(place.ledger, place.entry)
+        if not is_in_chunks(message):  # the next search begins there, and the client would wait for the first chunk
+            self.end = MessagePlace(place.ledger, place.entry)
         if self._tail is not None and place.ledger == self._tail.place.ledger:
             self._has_tail = True
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pulsar
 import pytest
@@ -48,6 +49,31 @@ class Stored:
         return 0
 
 
+class InChunks(Stored):
+    """A message in chunks of another publisher, after a whole entry."""
+
+    def __init__(self) -> None:
+        super().__init__(NEWEST, 9)
+        self._left = 2
+
+    def message_id(self) -> object:
+        whole, last = (pulsar.MessageId(0, 2, entry, -1) for entry in (0, 3))
+        return whole if self._left else ChunkedId(last)
+
+
+class ChunkedId:
+    """Its serialized form has one more field."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def serialize(self) -> bytes:
+        return bytes(self._plain.serialize()) + b":\x02\x08\x01"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
 def search(stored: Stored) -> TailSearch:
     return TailSearch(stored, "t", LEASE, SETTLED, generation=0)  # type: ignore[arg-type]
 
@@ -60,3 +86,10 @@ def test_a_marker_after_the_settled_one_shows_the_progress_though_its_ledger_is_
 def test_an_older_marker_does_not() -> None:
     with pytest.raises(SinkRejected, match="progress is unknown"):
         search(Stored(replace(NEWEST, to="40", start="30"), 4)).read_up_to(9, claim(2, continuation="50"))
+
+
+def test_the_next_search_does_not_begin_at_the_last_chunk_of_a_message() -> None:
+    """The client would wait for it in vain, and so would every later claim."""
+    found = search(InChunks())
+    found.read()
+    assert found.end == MessagePlace(2, 0)
