@@ -193,6 +193,15 @@ class PipelineHealth:
 
 
 @dataclass(slots=True)
+class _WatchedPeers:
+    """fit_since: since when at least one of them is fit."""
+
+    sick: frozenset[str] = frozenset()
+    sick_since: float = -inf
+    fit_since: float | None = None
+
+
+@dataclass(slots=True)
 class _WatchedPipeline:
     health: PipelineHealth = field(default_factory=PipelineHealth)
     delivered_at: float = -inf
@@ -201,9 +210,7 @@ class _WatchedPipeline:
     probed_at: float = -inf
     probe_failed: bool = False
     probes: int = 0
-    sick_peers: frozenset[str] = frozenset()
-    sick_since: float = -inf
-    fit_peer_since: float | None = None
+    peers: _WatchedPeers = field(default_factory=_WatchedPeers)
 
 
 class Fitness:
@@ -341,15 +348,15 @@ class Fitness:
 
     def _note_peers(self, name: str, others: Collection[HostRecord]) -> None:
         """Each host that becomes sick restarts the time: what made it sick may have begun only now."""
-        watched = self._watched[name]
+        peers, now = self._watched[name].peers, self._clock.monotonic()
         if not any(name in each.which_are(FIT) for each in others if not each.draining):
-            watched.fit_peer_since = None
-        elif watched.fit_peer_since is None:
-            watched.fit_peer_since = self._clock.monotonic()
+            peers.fit_since = None
+        elif peers.fit_since is None:
+            peers.fit_since = now
         sick = frozenset(each.name for each in others if name in each.which_are(SICK))
-        if sick - watched.sick_peers:
-            watched.sick_since = self._clock.monotonic()
-        watched.sick_peers = sick
+        if sick - peers.sick:
+            peers.sick_since = now
+        peers.sick = sick
 
     def _show(self, shown: str, resumes: bool) -> None:
         if shown != (self._session.fitness or UNKNOWN * len(shown)):
@@ -371,9 +378,9 @@ class Fitness:
                 probe_failed=watched.probe_failed,
             ),
             peers=Peers(
-                fit_s=None if watched.fit_peer_since is None else now - watched.fit_peer_since,
+                fit_s=None if watched.peers.fit_since is None else now - watched.peers.fit_since,
                 are_able=any(each.peer(is_new=False).gets(name) for each in others),
-                sick_s=now - watched.sick_since if watched.sick_peers else None,
+                sick_s=now - watched.peers.sick_since if watched.peers.sick else None,
             ),
             trusted_s=now - self._trusted_since,
         )

@@ -187,7 +187,7 @@ class KafkaChangeFeed(ChangeFeed):
     def _look(self) -> None:
         """Describe the topic from time to time, once for all open partitions: events do not show that it was created again.
 
-        Nothing waits for the answer: the broker that is asked may be frozen while those of the partitions serve them.
+        Nothing waits for the answer: the broker that gives it may be frozen while those of the partitions serve them.
         """
         now = asyncio.get_running_loop().time()
         if now - self._known_at >= CHECK_S and (self._looking is None or self._looking.done()):

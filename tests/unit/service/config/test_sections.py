@@ -79,6 +79,7 @@ HEAVY = (
 def test_making_a_section_imports_nothing_heavy_and_opens_no_file(name: str, tmp_path: Path) -> None:
     code = f"""
 import sys
+sys.dont_write_bytecode = True
 from leasehold import {name}
 opened = []
 sys.addaudithook(lambda event, of: opened.append(of[0]) if event in ("open", "socket.connect") else None)
