@@ -238,7 +238,7 @@ class Connected(Running):
     _jobs: dict[int, _Job] = field(default_factory=dict)
     """Thread -> the job that it waits for."""
     _asking: threading.Lock = field(default_factory=threading.Lock)
-    """Held while the root session is tried, and perhaps replaced."""
+    """Held while a look uses the root session, and perhaps replaces it."""
 
     @property
     def place(self) -> str:
