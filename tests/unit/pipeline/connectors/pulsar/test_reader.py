@@ -7,6 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from unit.pipeline.connectors.pulsar.chunked import ChunkedId
 
 from leasehold.pipeline.connectors.pulsar import reader as reader_module
 from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarAccess, PulsarBroker, TokenFile
@@ -28,7 +29,7 @@ class Message:
         return self._id.ledger_id(), self._more["first"]
 
     def message_id(self) -> Any:
-        return InChunks(self._id) if self._more["chunk"] else self._id
+        return ChunkedId(self._id) if self._more["chunk"] else self._id
 
     def data(self) -> bytes:
         return self._body
@@ -47,19 +48,6 @@ class Message:
 
     def has_null_value(self) -> bool:
         return False
-
-
-class InChunks:
-    """The id of a message in chunks, whose serialized form has one more field."""
-
-    def __init__(self, plain: Any) -> None:
-        self._plain = plain
-
-    def serialize(self) -> bytes:
-        return bytes(self._plain.serialize()) + b":\x02\x08\x01"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
 
 class Topic(PulsarBroker):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pulsar
 import pytest
 from connectors.pulsar.topics import claim
+from unit.pipeline.connectors.pulsar.chunked import ChunkedId
 
 from leasehold import SinkRejected
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
@@ -59,19 +59,6 @@ class InChunks(Stored):
     def message_id(self) -> object:
         whole, last = (pulsar.MessageId(0, 2, entry, -1) for entry in (0, 3))
         return whole if self._left else ChunkedId(last)
-
-
-class ChunkedId:
-    """Its serialized form has one more field."""
-
-    def __init__(self, plain: Any) -> None:
-        self._plain = plain
-
-    def serialize(self) -> bytes:
-        return bytes(self._plain.serialize()) + b":\x02\x08\x01"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
 
 def search(stored: Stored) -> TailSearch:
