@@ -117,8 +117,8 @@ class Facts:
 
     @property
     def is_sick_alone(self) -> bool:
-        """Whether another host is fit. What cannot be reached may have been away for both: then this host has a duration to
-        recover, too."""
+        """Whether the cause is likely to be here: another host is fit, and has been for a duration unless errors ended workers
+        here. A system that was away for both gives this host that time to recover."""
         return self.peers.fit_s is not None and (self.has_released or self.peers.fit_s >= self.lasts_s)
 
     @property
@@ -347,7 +347,7 @@ class Fitness:
         watched.probe_failed = False
 
     def _note_peers(self, name: str, others: Collection[HostRecord]) -> None:
-        """Each host that becomes sick restarts the time: what made it sick may have begun only now."""
+        """Each host that becomes sick restarts `sick_since`: what made it sick may have begun only now."""
         peers, now = self._watched[name].peers, self._clock.monotonic()
         if not any(name in each.which_are(FIT) for each in others if not each.draining):
             peers.fit_since = None

@@ -126,7 +126,7 @@ class Worker:
         self._attempt_over.set()
 
     def retry_now(self) -> None:
-        """End the pause after a failure, unless the error named a time."""
+        """End the pause after a failure, or leave out the next one if an attempt is under way. Not if the error named a time."""
         self._retry.set()
 
     async def run(self) -> WorkerResult:
@@ -440,11 +440,9 @@ class Worker:
         log = self._log.bind(position=_shortened(position), **self._stats.trace_fields(self.owned.lease))
         log.warning("partition failed, retrying", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
-        if retry_after_s(error):
-            await sleep_unless_stopped(self._stopping, pause)
-        elif not self._stopping.is_set():
-            self._retry.clear()
-            await sleep_unless_stopped(self._retry, pause)
+        await sleep_unless_stopped(self._stopping if retry_after_s(error) else self._retry, pause)
+        if not self._stopping.is_set():
+            self._retry.clear()  # only now: an attempt that was under way when it was set may have begun too early
 
     async def _close(self, outcome: WorkerResult) -> None:
         """Write the last checkpoint and release the lease, each within its time. If that fails, another host requests or takes

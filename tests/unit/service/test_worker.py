@@ -312,6 +312,22 @@ async def test_a_pause_ends_as_soon_as_a_try_may_succeed_unless_the_system_named
 
 
 @pytest.mark.virtual
+async def test_an_attempt_that_began_too_early_is_followed_by_one_without_a_pause() -> None:
+    def away() -> SinkUnavailable:
+        if len(source.at) == 8:
+            tenure.worker.retry_now()
+        return SinkUnavailable("away")
+
+    source = Away(9, away)
+    group = Group("a")
+    group.append("a", 1)
+    tenure = await group.tenure(transform=AwayTransform(source))
+    await until(group.is_delivered)
+    assert source.at[8] - source.at[7] < 0.1 < source.at[7] - source.at[6]
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
 async def test_a_delivered_batch_makes_the_next_failure_a_first_one_again() -> None:
     group = Group("a", limits=ONE)
     group.append("a", 20)
